@@ -1,0 +1,79 @@
+"""Where every random number comes from: one key for each use, none used twice.
+
+A row's key is folded with a stream, then a counter, then (where there are several) an index:
+
+    position  absolute position          Gumbel vectors of coupled drafts and plain decoding
+    draft     length at the round start  drafters under ratio rules, going on along the path
+    accept    length at the round start  the coins of a ratio rule
+    last      length at the round start  residual, bonus, and plain rounds of a ratio run
+
+The length is a fresh counter because an active row emits at least one token a round. Ratio rules
+must not be keyed by position: they look at coins beyond the accepted prefix, which the next round
+would then reuse.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key
+
+POSITION, DRAFT, ACCEPT, LAST = range(4)
+
+
+def draw_seeds(seed: int | Sequence[int] | None, batch: int) -> list[int]:
+    """Give every row a seed: s + i for an int s, a list as it is, entropy for None.
+
+    Raises:
+        ValueError: a list whose length is not ``batch``.
+    """
+    if seed is None:
+        return [secrets.randbits(32) for _ in range(batch)]
+    if isinstance(seed, int):
+        return [seed + i for i in range(batch)]
+    if len(seed) != batch:
+        raise ValueError(f"seed: got {len(seed)} seeds for {batch} rows; give one int or one a row")
+    return [int(s) for s in seed]
+
+
+def row_keys(seeds: Int[Array, " B"]) -> Key[Array, " B"]:
+    """Make one typed key per row; threefry always, since rbg differs between a row and a batch."""
+    return jax.vmap(lambda s: jax.random.key(s, impl="threefry2x32"))(seeds)
+
+
+def fold(key: Key[Array, "..."], data: Int[Array, "..."] | int) -> Key[Array, "..."]:
+    """Fold a number into each key of an array; shapes broadcast from the left, as rows do."""
+    data = jnp.asarray(data, jnp.uint32)
+    data = jnp.broadcast_to(data, key.shape) if data.ndim <= key.ndim else data
+    key = jnp.broadcast_to(key.reshape(key.shape + (1,) * (data.ndim - key.ndim)), data.shape)
+    flat = jax.vmap(jax.random.fold_in)(key.reshape(-1), data.reshape(-1))
+    return flat.reshape(data.shape)
+
+
+def stream(key: Key[Array, " B"], name: int, counter: Int[Array, " B"]) -> Key[Array, " B"]:
+    """Key of one stream at one count, for every row."""
+    return fold(fold(key, name), counter)
+
+
+def uniforms(key: Key[Array, " B"], num: int, dtype=jnp.float32) -> Float[Array, "B N"]:
+    """Draw ``num`` coins in [0, 1) a row, each from a key of its own."""
+    index = jnp.broadcast_to(jnp.arange(num, dtype=jnp.uint32), (*key.shape, num))
+    flat = jax.vmap(lambda k: jax.random.uniform(k, (), dtype))(fold(key, index).reshape(-1))
+    return flat.reshape(index.shape)
+
+
+def gumbel(key: Key[Array, "..."], size: int) -> Float[Array, "... V"]:
+    """Draw a Gumbel vector from each key, in float32."""
+    flat = jax.vmap(lambda k: jax.random.gumbel(k, (size,), jnp.float32))(key.reshape(-1))
+    return flat.reshape(*key.shape, size)
+
+
+def position_noise(
+    key: Key[Array, " B"], first: Int[Array, " B"], num: int, size: int
+) -> Float[Array, "B T V"]:
+    """Draw the Gumbel vectors of positions first..first+num-1, over the target's vocabulary."""
+    positions = first[:, None] + jnp.arange(num, dtype=first.dtype)
+    return gumbel(fold(fold(key, POSITION), positions), size)

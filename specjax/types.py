@@ -1,0 +1,136 @@
+"""The values that pass between target, drafter, verifier and loop.
+
+Shapes: B rows, L token capacity, K draft length (depth), E = K + 1 tokens a round can emit,
+N draft nodes, M = N + 1 nodes with the root, V vocabulary, S cache slots, D features,
+T tokens of one pass, R slots under a mask, F nodes of a frontier, C children, I stop ids.
+Everything here is a pytree of arrays with static structure; nothing here acts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+RUNNING, STOPPED, OUT_OF_BUDGET, EMPTY, DEAD_END = range(5)
+"""``State.finish``: decoding; a stop token; the budget; an empty slot; no token is allowed."""
+
+
+@struct.dataclass
+class Context:
+    """The tokens of every row; ``length`` is the accepted-length counter, the only truth."""
+
+    tokens: Int[Array, "B L"]
+    length: Int[Array, " B"]
+
+
+@struct.dataclass
+class Draft:
+    """A proposed tree. Node 0 is the newest token, node i (1..N) is ``tokens[:, i - 1]``.
+
+    Parents come before children, siblings in the order in which they are to be tried.
+    ``probs[:, i]`` is the law that node i + 1 was really drawn from (for siblings drawn
+    without replacement, the reduced law); ``None`` says that every node is a point mass.
+    A node that is not ``valid`` is fed to the target but never accepted.
+    ``hidden`` hands states of the first layers on; ``remaining`` are the layers still to run.
+    """
+
+    tokens: Int[Array, "B N"]
+    parent: Int[Array, "B N"]
+    valid: Bool[Array, "B N"]
+    probs: Float[Array, "B N V"] | None = None
+    hidden: Float[Array, "B M D"] | None = None
+    remaining: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
+
+
+@struct.dataclass
+class Node:
+    """A frontier of F draft nodes as a value: how to get there, and the key to go on with."""
+
+    path: Int[Array, "B F K"]
+    depth: Int[Array, "B F"]
+    alive: Bool[Array, "B F"]
+    key: Key[Array, "B F"]
+
+    def take(self, index: Int[Array, "B G"]) -> Node:
+        """Select nodes along the frontier axis, row by row."""
+        return jax.tree.map(lambda x: jax.vmap(lambda row, i: row[i])(x, index), self)
+
+
+@struct.dataclass
+class Drawn:
+    """Children drawn at every node of a frontier.
+
+    ``law[:, f, c]`` is what child c was really drawn from (``None`` where the verifier
+    does not ask); ``score`` is its log-probability at temperature 1.
+    """
+
+    tokens: Int[Array, "B F C"]
+    law: Float[Array, "B F C V"] | None
+    score: Float[Array, "B F C"]
+    children: Node
+
+
+@struct.dataclass
+class Verdict:
+    """What a verifier decides: the accepted path, and the law of the token after it.
+
+    ``path[:, j]`` is the node at depth j + 1 for j < num_accepted. A row of ``last`` that
+    is all zero says that no token is allowed.
+    """
+
+    num_accepted: Int[Array, " B"]
+    path: Int[Array, "B N"]
+    last: Float[Array, "B V"]
+
+
+@struct.dataclass
+class Stats:
+    """Counters of one call; every ratio is derived from them on the host.
+
+    ``outcomes[b, d, a]`` counts rounds whose judged draft was d deep and of which a tokens
+    were kept. A round cut short by a stop or the budget is judged only as far as it was kept.
+    ``nodes`` counts valid draft nodes, ``clipped`` tokens that were verified and then cut.
+    """
+
+    rounds: Int[Array, " B"]
+    outcomes: Int[Array, "B E E"]
+    nodes: Int[Array, " B"]
+    clipped: Int[Array, " B"]
+
+
+@struct.dataclass
+class Sampling:
+    """How each row samples; every value is a leaf, one per row.
+
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch their filter off.
+    """
+
+    temperature: Float[Array, " B"]
+    top_k: Int[Array, " B"]
+    top_p: Float[Array, " B"]
+    min_p: Float[Array, " B"]
+
+
+@struct.dataclass
+class State:
+    """Everything that a round reads and writes. Every leaf is [B, ...] with rows first.
+
+    ``limit`` is the total length at which a row ends, ``cap`` its longest draft; ``stop_ids`` is
+    padded with -1; ``drafted`` marks the tokens that came from an accepted draft.
+    """
+
+    context: Context
+    cache: Any
+    drafter: Any
+    processors: Any
+    sampling: Sampling
+    stop_ids: Int[Array, "B I"]
+    key: Key[Array, " B"]
+    limit: Int[Array, " B"]
+    finish: Int[Array, " B"]
+    cap: Int[Array, " B"]
+    drafted: Bool[Array, "B L"]
+    stats: Stats
