@@ -1,0 +1,111 @@
+"""Drawing draft tokens: the one place where a drafter's logits become tokens and a recorded law."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from specjax import rng, sampling
+from specjax.protocols import Processor
+from specjax.types import Drawn, Node, Sampling
+
+
+def fit_vocabulary(logits: Float[Array, "*B W"], size: int) -> Float[Array, "*B V"]:
+    """Pad a smaller vocabulary with -inf, cut a padded one: ids beyond the target's get no mass."""
+    missing = size - logits.shape[-1]
+    if missing <= 0:
+        return logits[..., :size]
+    pad = [(0, 0)] * (logits.ndim - 1) + [(0, missing)]
+    return jnp.pad(logits, pad, constant_values=-jnp.inf)
+
+
+@struct.dataclass
+class RowDraw:
+    """Draws children for every row under that row's processors (see ``protocols.Draw``).
+
+    ``noise`` holds the Gumbel vectors of the next K + 1 positions for coupled runs; otherwise it
+    is None and every draw takes fresh noise from a key derived along the path.
+    """
+
+    active: Bool[Array, " B"]
+    cap: Int[Array, " B"]
+    key: Key[Array, " B"]
+    sampling: Sampling
+    states: tuple
+    noise: Float[Array, "B E V"] | None
+    processors: tuple[Processor, ...]
+    vocab_size: int = struct.field(pytree_node=False)
+    tree_depth: int = struct.field(pytree_node=False)
+
+    @property
+    def records_law(self) -> bool:
+        """Whether the verifier will ask what each node was drawn from."""
+        return self.noise is None
+
+    def narrow(self, allowed: Bool[Array, " B"]) -> RowDraw:
+        """Let only some rows draft."""
+        return self.replace(cap=jnp.where(allowed, self.cap, 0))
+
+    def root(self) -> Node:
+        """Start at the newest token."""
+        batch = self.active.shape[0]
+        return Node(
+            path=jnp.zeros((batch, 1, self.tree_depth), jnp.int32),
+            depth=jnp.zeros((batch, 1), jnp.int32),
+            alive=(self.active & (self.cap > 0))[:, None],
+            key=self.key[:, None],
+        )
+
+    def __call__(self, logits: Float[Array, "B F W"], node: Node, num: int = 1) -> Drawn:
+        """Draw ``num`` children of each node, without replacement, from the processed logits."""
+        logits = fit_vocabulary(logits, self.vocab_size)
+        processed = sampling.process(
+            self.processors, self.states, self.sampling, logits, node.path, node.depth
+        )
+        greedy = jnp.broadcast_to(self.sampling.temperature[:, None] == 0, node.depth.shape)
+        ranked = sampling.perturb(processed, self._noise_at(node), greedy)
+        value, tokens = jax.lax.top_k(ranked, num)
+        tokens = tokens.astype(jnp.int32)
+        law = sibling_laws(processed, tokens, greedy) if self.records_law else None
+        score = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens, axis=-1)
+        return Drawn(tokens, law, score, self._children(node, tokens, jnp.isfinite(value)))
+
+    def _noise_at(self, node: Node) -> Float[Array, "B F V"]:
+        if self.noise is not None:
+            depth = jnp.minimum(node.depth, self.noise.shape[1] - 1)
+            return jax.vmap(lambda noise, d: noise[d])(self.noise, depth)
+        keys = rng.fold(node.key, 0)
+        return jax.lax.cond(
+            (self.sampling.temperature > 0).any(),
+            lambda: rng.gumbel(keys, self.vocab_size),
+            lambda: jnp.zeros((*keys.shape, self.vocab_size), jnp.float32),
+        )
+
+    def _children(
+        self, node: Node, tokens: Int[Array, "B F C"], supported: Bool[Array, "B F C"]
+    ) -> Node:
+        num = tokens.shape[-1]
+        here = jnp.arange(self.tree_depth, dtype=jnp.int32) == node.depth[..., None, None]
+        path = jnp.where(here, tokens[..., None], node.path[:, :, None])
+        within = (node.depth < self.cap[:, None]) & node.alive
+        ordinal = jnp.broadcast_to(jnp.arange(1, num + 1, dtype=jnp.uint32), tokens.shape)
+        return Node(
+            path=path,
+            depth=jnp.broadcast_to(node.depth[..., None] + 1, tokens.shape),
+            alive=within[..., None] & supported,
+            key=rng.fold(node.key, ordinal),
+        )
+
+
+def sibling_laws(
+    logits: Float[Array, "B F V"], tokens: Int[Array, "B F C"], greedy: Bool[Array, "B F"]
+) -> Float[Array, "B F C V"]:
+    """Law of each sibling given that the earlier ones are taken."""
+    laws = []
+    ids = jnp.arange(logits.shape[-1], dtype=jnp.int32)
+    for c in range(tokens.shape[-1]):
+        laws.append(sampling.law(logits, greedy))
+        logits = jnp.where(ids == tokens[..., c, None], -jnp.inf, logits)
+    return jnp.stack(laws, axis=2)
