@@ -1,0 +1,232 @@
+"""All rounds of a batch in one program: draft, verify, accept, rewind.
+
+``round`` maps a state to the next; ``generate`` is prefill and a while loop of rounds. Streaming,
+serving and tracing call the very same ``round``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int, Key
+
+from specjax import rng, sampling, tree
+from specjax.commit import clip, commit, freeze, newest, tally
+from specjax.draw import RowDraw, fit_vocabulary
+from specjax.program import Program
+from specjax.types import OUT_OF_BUDGET, RUNNING, Context, Draft, Sampling, State, Stats, Verdict
+
+__all__ = ["Program", "Round", "advance", "generate", "prefill", "round", "start"]
+
+
+@struct.dataclass
+class Round:
+    """What one round did, for those who watch it; the loop drops it.
+
+    ``emitted[:, :count]`` are the tokens added; p are the processed target laws after each node.
+    """
+
+    draft: Draft
+    p: Float[Array, "B M V"]
+    coins: Float[Array, "B N"] | Int[Array, "B M"]
+    verdict: Verdict
+    emitted: Int[Array, "B E"]
+    count: Int[Array, " B"]
+
+
+def start(
+    program: Program,
+    tokens: Int[Array, "B L"],
+    length: Int[Array, " B"],
+    *,
+    sampling_values: Sampling,
+    key: Key[Array, " B"],
+    limit: Int[Array, " B"],
+    stop_ids: Int[Array, "B I"],
+    cap: Int[Array, " B"] | None = None,
+) -> State:
+    """Allocate the state of a batch; ``tokens[:, :length]`` are the prompts, none of them empty.
+
+    ``limit`` is the total length at which a row ends, at most L. ``stop_ids`` is padded with -1.
+    ``cap`` bounds each row's draft length (default: the drafter's depth).
+    """
+    batch, capacity = tokens.shape
+    drafter = program.drafter
+    # Every pass may write all its nodes past the last committed token.
+    slots = capacity + drafter.num_nodes + 1
+    side = drafter.depth + 1
+    return State(
+        context=Context(tokens, length),
+        cache=program.target.init_cache(batch, slots),
+        drafter=drafter.init(program.target, batch, slots),
+        processors=sampling.start_processors(program.processors, tokens, length, sampling_values),
+        sampling=sampling_values,
+        stop_ids=stop_ids,
+        key=key,
+        limit=limit,
+        finish=jnp.where(length < limit, RUNNING, OUT_OF_BUDGET).astype(jnp.int8),
+        cap=jnp.full(batch, drafter.depth, jnp.int32) if cap is None else cap,
+        drafted=jnp.zeros((batch, capacity), bool),
+        stats=Stats(*(jnp.zeros((batch, *x), jnp.int32) for x in ((), (side, side), (), ()))),
+    )
+
+
+def prefill(program: Program, state: State, *, chunk: int) -> State:
+    """Feed positions 0..length-2 in chunks; the newest token is left for the first round."""
+    context = state.context
+    padded = jnp.pad(context.tokens, ((0, 0), (0, chunk)))
+    end = jnp.where(state.finish == RUNNING, context.length - 1, 0)
+
+    def step(carry):
+        first, cache, drafter_state = carry
+        tokens = jax.lax.dynamic_slice_in_dim(padded, first, chunk, axis=1)
+        begin = jnp.broadcast_to(first, end.shape)
+        count = jnp.clip(end - first, 0, chunk)
+        _, cache, features = program.target.extend(
+            tokens, begin, cache, count=count, capture=program.drafter.wants
+        )
+        drafter_state = program.drafter.observe(
+            program.target, drafter_state, tokens, begin, count, features
+        )
+        return first + chunk, cache, drafter_state
+
+    first = jnp.zeros((), jnp.int32)
+    carry = (first, state.cache, state.drafter)
+    _, cache, drafter_state = jax.lax.while_loop(lambda c: c[0] < end.max(), step, carry)
+    return state.replace(cache=cache, drafter=drafter_state)
+
+
+def round(program: Program, state: State) -> tuple[State, Round]:
+    """Draft, verify in one pass of the target, keep a prefix and one more token, commit."""
+    noise = _position_noise(program, state)
+    with jax.named_scope("draft"):
+        draft, drafter_state, cache = _propose(program, state, noise)
+        state = state.replace(drafter=drafter_state, cache=cache)
+    with jax.named_scope("verify"):
+        logits, features, cache = _target_pass(program, state, draft)
+        state = state.replace(cache=cache)
+    with jax.named_scope("accept"):
+        p, coins = _judge(program, state, draft, logits, noise)
+        verdict = program.verifier.accept(draft, p, coins)
+        emitted, num = _emit(program, state, draft, verdict)
+    with jax.named_scope("commit"):
+        count, finish = clip(state, emitted, num, verdict.num_accepted)
+        state = commit(program, state, draft, verdict, emitted, count, features, logits)
+        stats = tally(state.stats, draft, num, count)
+    state = state.replace(finish=finish, stats=stats)
+    return state, Round(draft, p, coins, verdict, emitted, count)
+
+
+def advance(program: Program, state: State, rounds: Int[Array, ""] | int) -> State:
+    """Run up to ``rounds`` rounds, fewer when every row has finished first."""
+
+    def more(carry):
+        state, left = carry
+        return (state.finish == RUNNING).any() & (left > 0)
+
+    def step(carry):
+        state, left = carry
+        return round(program, state)[0], left - 1
+
+    return jax.lax.while_loop(more, step, (state, jnp.asarray(rounds, jnp.int32)))[0]
+
+
+def generate(program: Program, state: State, *, chunk: int = 64) -> State:
+    """Prefill and decode every row to its end. Each round adds a token, so the budget bounds it."""
+    bound = (state.limit - state.context.length).max()
+    return advance(program, prefill(program, state, chunk=chunk), bound)
+
+
+def _position_noise(program: Program, state: State) -> Float[Array, "B E V"] | None:
+    """Gumbel vectors of the positions a coupled round can fill, once for draft and target."""
+    if not program.verifier.coupled:
+        return None
+    batch, num, size = state.key.shape[0], program.drafter.tree_depth + 1, program.target.vocab_size
+    return jax.lax.cond(
+        (state.sampling.temperature > 0).any(),
+        lambda: rng.position_noise(state.key, state.context.length, num, size),
+        lambda: jnp.zeros((batch, num, size), jnp.float32),
+    )
+
+
+def _propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
+    """Let the drafter draw; what is beyond a row's cap, or in a finished row, is not valid."""
+    drafter = program.drafter
+    active = state.finish == RUNNING
+    draw = RowDraw(
+        active=active,
+        cap=jnp.where(active, jnp.minimum(state.cap, drafter.depth), 0),
+        key=rng.stream(state.key, rng.DRAFT, state.context.length),
+        sampling=state.sampling,
+        states=state.processors,
+        noise=noise,
+        processors=program.processors,
+        vocab_size=program.target.vocab_size,
+        tree_depth=drafter.tree_depth,
+    )
+    draft, drafter_state, cache = drafter.propose(
+        program.target, state.cache, state.drafter, state.context, draw, width=drafter.depth
+    )
+    within = tree.depths(draft.parent)[:, 1:] <= draw.cap[:, None]
+    drafter_state = freeze(active, drafter_state, state.drafter)
+    return draft.replace(valid=draft.valid & within), drafter_state, cache
+
+
+def _target_pass(program: Program, state: State, draft: Draft):
+    """Feed the newest token and every draft node; only rows still running write."""
+    first = state.context.length - 1
+    inputs = jnp.concatenate([newest(state.context), draft.tokens], axis=1)
+    shape = {}
+    if not program.is_chain:
+        shape["positions"] = first[:, None] + tree.depths(draft.parent)
+        shape["mask"] = tree.ancestors(draft.parent)
+    hidden, cache, features = program.target.extend(
+        inputs if draft.hidden is None else draft.hidden,
+        first,
+        state.cache,
+        count=jnp.where(state.finish == RUNNING, inputs.shape[1], 0),
+        layers=draft.remaining,
+        capture=program.drafter.wants,
+        **shape,
+    )
+    logits = fit_vocabulary(program.target.unembed(hidden), program.target.vocab_size)
+    return logits, features, cache
+
+
+def _judge(program: Program, state: State, draft: Draft, logits, noise):
+    """Processed target laws after every node, and the coins the verifier asks for."""
+    depth = tree.depths(draft.parent)
+    paths = tree.paths(draft.parent, program.drafter.tree_depth)
+    path = tree.path_tokens(draft.tokens, paths)
+    processed = sampling.process(
+        program.processors, state.processors, state.sampling, logits, path, depth
+    )
+    greedy = jnp.broadcast_to(state.sampling.temperature[:, None] == 0, depth.shape)
+    p = sampling.law(processed, greedy)
+    if noise is None:
+        key = rng.stream(state.key, rng.ACCEPT, state.context.length)
+        return p, rng.uniforms(key, draft.tokens.shape[1], p.dtype)
+    at_depth = jax.vmap(lambda row, d: row[d])(noise, depth)
+    draws = sampling.perturb(processed, at_depth, greedy).argmax(-1)
+    return p, draws.astype(jnp.int32)
+
+
+def _emit(program: Program, state: State, draft: Draft, verdict: Verdict):
+    """The accepted tokens and one drawn from ``last``; a row with no allowed token adds none."""
+    logits = jnp.log(verdict.last)
+    if not program.verifier.coupled:  # a coupled verdict is the draw itself
+        key = rng.stream(state.key, rng.LAST, state.context.length)
+        logits = jax.lax.cond(
+            (state.sampling.temperature > 0).any(),
+            lambda: logits + rng.gumbel(key, logits.shape[-1]).astype(logits.dtype),
+            lambda: logits,
+        )
+    last = logits.argmax(-1).astype(jnp.int32)
+    path = verdict.path[:, : program.drafter.depth]
+    tokens = jnp.pad(tree.path_tokens(draft.tokens, path), ((0, 0), (0, 1)))
+    place = jnp.arange(tokens.shape[1], dtype=jnp.int32) == verdict.num_accepted[:, None]
+    alive = verdict.last.sum(-1) > 0
+    return jnp.where(place, last[:, None], tokens), verdict.num_accepted + alive.astype(jnp.int32)
