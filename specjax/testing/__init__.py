@@ -1,0 +1,1 @@
+"""Tools to test drafters, verifiers and targets, those of others included."""

@@ -1,0 +1,109 @@
+"""A language model small enough to enumerate: a table of logits after the last two tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from specjax.cache import move_slots, write_slots
+
+
+@struct.dataclass
+class TokenCache:
+    """The token and position of every slot: enough to go wrong in all the ways a real cache can."""
+
+    tokens: Int[Array, "B S"]
+    positions: Int[Array, "B S"]
+
+    def insert(self, slot: Int[Array, ""] | int, one: TokenCache) -> TokenCache:
+        """Put the single row of ``one`` into row ``slot``."""
+        return jax.tree.map(lambda x, y: x.at[slot].set(y[0]), self, one)
+
+    def compact(self, start: Int[Array, " B"], path: Int[Array, "B K"]) -> TokenCache:
+        """Make an accepted tree path contiguous."""
+        return jax.tree.map(lambda slots: move_slots(slots, start, path), self)
+
+
+@struct.dataclass
+class TableLM:
+    """A ``Target`` whose law depends on the newest token and, through its cache, on the one before.
+
+    ``table[a, b]`` are the logits after ... a, b; before the first token a is 0. A feature of
+    layer i is the hidden state (a, b) times i + 1.
+    """
+
+    table: Float[Array, "V V V"]
+    num_layers: int = struct.field(pytree_node=False, default=3)
+    max_length: int | None = struct.field(pytree_node=False, default=None)
+
+    @classmethod
+    def random(cls, key: Key[Array, ""], vocab_size: int, scale: float = 1.0) -> TableLM:
+        """Draw normal logits; a larger ``scale`` makes a more predictable model."""
+        return cls(scale * jax.random.normal(key, (vocab_size,) * 3, jnp.float32))
+
+    @property
+    def vocab_size(self) -> int:
+        return self.table.shape[-1]
+
+    def init_cache(self, batch: int, capacity: int) -> TokenCache:
+        """Allocate ``capacity`` slots a row."""
+        empty = jnp.zeros((batch, capacity), jnp.int32)
+        return TokenCache(empty, empty + 0)
+
+    def extend(
+        self,
+        inputs: Int[Array, "B T"] | Float[Array, "B T D"],
+        start: Int[Array, " B"],
+        cache: TokenCache,
+        *,
+        count: Int[Array, " B"],
+        positions: Int[Array, "B T"] | None = None,
+        mask: Bool[Array, "B T R"] | None = None,
+        layers: Sequence[int] | None = None,
+        capture: Sequence[int] = (),
+    ) -> tuple[Float[Array, "B T D"], TokenCache, tuple[Float[Array, "B T D"], ...]]:
+        """Look back one position among the visible slots."""
+        missing = [i for i in capture if i not in (layers or range(self.num_layers))]
+        if missing:
+            raise ValueError(f"capture: layers {missing} are not run")
+        if inputs.ndim == 3:
+            return inputs, cache, tuple(inputs * (i + 1) for i in capture)
+        if positions is None:
+            positions = start[:, None] + jnp.arange(inputs.shape[1], dtype=jnp.int32)
+        cache = TokenCache(
+            write_slots(cache.tokens, inputs, start, count),
+            write_slots(cache.positions, positions, start, count),
+        )
+        seen = visible_slots(start, inputs.shape[1], cache.tokens.shape[1], mask)
+        before = seen & (cache.positions[:, None] == positions[..., None] - 1)
+        previous = jnp.where(before, cache.tokens[:, None], 0).sum(-1)
+        hidden = jnp.stack([previous, inputs], axis=-1).astype(jnp.float32)
+        return hidden, cache, tuple(hidden * (i + 1) for i in capture)
+
+    def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+        """The token alone, without the one before it."""
+        return jnp.stack([jnp.zeros_like(tokens), tokens], axis=-1).astype(jnp.float32)
+
+    def unembed(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Look the logits up."""
+        pair = jnp.clip(hidden.astype(jnp.int32), 0, self.vocab_size - 1)
+        return self.table[pair[..., 0], pair[..., 1]]
+
+
+def visible_slots(
+    start: Int[Array, " B"], num: int, size: int, mask: Bool[Array, "B T R"] | None
+) -> Bool[Array, "B T S"]:
+    """Slots that each of ``num`` inputs sees: all before the mask's span, then as it says."""
+    if mask is None:
+        causal = jnp.tril(jnp.ones((num, num), bool))
+        mask = jnp.broadcast_to(causal, (start.shape[0], num, num))
+    span = mask.shape[-1]
+    begin = start + num - span
+    offset = jnp.arange(size, dtype=jnp.int32) - begin[:, None]
+    inside = (offset >= 0) & (offset < span)
+    at = jnp.broadcast_to(jnp.clip(offset, 0, span - 1)[:, None], (*mask.shape[:2], size))
+    return (offset < 0)[:, None] | (inside[:, None] & jnp.take_along_axis(mask, at, axis=2))
