@@ -6,6 +6,8 @@ Slots 0..length-2 are committed and everything after is scratch, so a rollback m
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -69,7 +71,9 @@ class KVCache:
             write_slots(old, values, start, count)
             for old, values in zip(self.layers[layer], new, strict=True)
         )
-        return self.replace(layers=(*self.layers[:layer], pair, *self.layers[layer + 1 :]))
+        return dataclasses.replace(
+            self, layers=(*self.layers[:layer], pair, *self.layers[layer + 1 :])
+        )
 
     def insert(self, slot: Int[Array, ""] | int, one: KVCache) -> KVCache:
         """Put the single row of ``one`` into row ``slot``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -23,11 +24,6 @@ from specjax.types import (
     Stats,
     Verdict,
 )
-
-
-def newest(context: Context) -> Int[Array, "B 1"]:
-    """The last token of each row, which no cache holds yet."""
-    return jnp.take_along_axis(context.tokens, context.length[:, None] - 1, axis=1)
 
 
 def clip(state: State, emitted: Int[Array, "B E"], num, num_accepted):
@@ -54,7 +50,7 @@ def commit(
     place = jnp.arange(path.shape[1], dtype=jnp.int32)
     path = jnp.where(place < verdict.num_accepted[:, None], path, place + 1)
     cache = state.cache if program.is_chain else state.cache.compact(first, path)
-    seen = jnp.concatenate([newest(context), tree.path_tokens(draft.tokens, path)], axis=1)
+    seen = jnp.concatenate([context.newest(), tree.path_tokens(draft.tokens, path)], axis=1)
     nodes = jnp.pad(path, ((0, 0), (1, 0)))
     features = tuple(jax.vmap(lambda f, at: f[at])(f, nodes) for f in features)
     drafter_state = program.drafter.observe(
@@ -65,7 +61,8 @@ def commit(
         drafter_state = program.drafter.feedback(drafter_state, draft, top)
     active = state.finish == RUNNING
     drafted = jnp.arange(emitted.shape[1], dtype=jnp.int32) < verdict.num_accepted[:, None]
-    return state.replace(
+    return dataclasses.replace(
+        state,
         context=Context(
             write_slots(context.tokens, emitted, context.length, count), context.length + count
         ),

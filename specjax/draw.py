@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -46,7 +48,7 @@ class RowDraw:
 
     def narrow(self, allowed: Bool[Array, " B"]) -> RowDraw:
         """Let only some rows draft."""
-        return self.replace(cap=jnp.where(allowed, self.cap, 0))
+        return dataclasses.replace(self, cap=jnp.where(allowed, self.cap, 0))
 
     def root(self) -> Node:
         """Start at the newest token."""

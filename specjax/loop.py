@@ -6,6 +6,7 @@ serving and tracing call the very same ``round``.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from specjax import rng, sampling, tree
-from specjax.commit import clip, commit, freeze, newest, tally
+from specjax.commit import clip, commit, freeze, tally
 from specjax.draw import RowDraw, fit_vocabulary
 from specjax.program import Program
 from specjax.types import OUT_OF_BUDGET, RUNNING, Context, Draft, Sampling, State, Stats, Verdict
@@ -96,7 +97,7 @@ def prefill(program: Program, state: State, *, chunk: int) -> State:
     first = jnp.zeros((), jnp.int32)
     carry = (first, state.cache, state.drafter)
     _, cache, drafter_state = jax.lax.while_loop(lambda c: c[0] < end.max(), step, carry)
-    return state.replace(cache=cache, drafter=drafter_state)
+    return dataclasses.replace(state, cache=cache, drafter=drafter_state)
 
 
 def round(program: Program, state: State) -> tuple[State, Round]:
@@ -104,10 +105,10 @@ def round(program: Program, state: State) -> tuple[State, Round]:
     noise = _position_noise(program, state)
     with jax.named_scope("draft"):
         draft, drafter_state, cache = _propose(program, state, noise)
-        state = state.replace(drafter=drafter_state, cache=cache)
+        state = dataclasses.replace(state, drafter=drafter_state, cache=cache)
     with jax.named_scope("verify"):
         logits, features, cache = _target_pass(program, state, draft)
-        state = state.replace(cache=cache)
+        state = dataclasses.replace(state, cache=cache)
     with jax.named_scope("accept"):
         p, coins = _judge(program, state, draft, logits, noise)
         verdict = program.verifier.accept(draft, p, coins)
@@ -116,7 +117,7 @@ def round(program: Program, state: State) -> tuple[State, Round]:
         count, finish = clip(state, emitted, num, verdict.num_accepted)
         state = commit(program, state, draft, verdict, emitted, count, features, logits)
         stats = tally(state.stats, draft, num, count)
-    state = state.replace(finish=finish, stats=stats)
+    state = dataclasses.replace(state, finish=finish, stats=stats)
     return state, Round(draft, p, coins, verdict, emitted, count)
 
 
@@ -172,13 +173,13 @@ def _propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
     )
     within = tree.depths(draft.parent)[:, 1:] <= draw.cap[:, None]
     drafter_state = freeze(active, drafter_state, state.drafter)
-    return draft.replace(valid=draft.valid & within), drafter_state, cache
+    return dataclasses.replace(draft, valid=draft.valid & within), drafter_state, cache
 
 
 def _target_pass(program: Program, state: State, draft: Draft):
     """Feed the newest token and every draft node; only rows still running write."""
     first = state.context.length - 1
-    inputs = jnp.concatenate([newest(state.context), draft.tokens], axis=1)
+    inputs = jnp.concatenate([state.context.newest(), draft.tokens], axis=1)
     shape = {}
     if not program.is_chain:
         shape["positions"] = first[:, None] + tree.depths(draft.parent)

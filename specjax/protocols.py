@@ -115,7 +115,8 @@ class Drafter(Protocol):
 
     ``depth`` is K; ``num_nodes`` is N, equal to K for a chain; ``tree_depth`` is the deepest
     node fed, >= K. ``wants`` names the target layers whose features ``observe`` needs.
-    ``rows_independent`` says that a row's drafts depend on that row alone.
+    ``samples`` says that nodes are drawn from a law, False that they are point masses;
+    ``rows_independent`` that a row's drafts depend on that row alone.
     """
 
     @property
@@ -127,7 +128,13 @@ class Drafter(Protocol):
     @property
     def wants(self) -> tuple[int, ...]: ...
     @property
+    def samples(self) -> bool: ...
+    @property
     def rows_independent(self) -> bool: ...
+
+    def validate(self, target: Any) -> None:
+        """Raise ValueError where drafts for ``target`` cannot be made, naming the reason."""
+        ...
 
     def init(self, target: Any, batch: int, capacity: int) -> Any:
         """Allocate the drafter's state, for ``capacity`` slots a row, and nothing else."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 
 POSITION, DRAFT, ACCEPT, LAST = range(4)
 
@@ -28,23 +28,24 @@ def draw_seeds(seed: int | Sequence[int] | None, batch: int) -> list[int]:
     """Give every row a seed: s + i for an int s, a list as it is, entropy for None.
 
     Raises:
-        ValueError: a list whose length is not ``batch``.
+        ValueError: a seed outside 0..2**32 - 1, or a list whose length is not ``batch``.
     """
     if seed is None:
         return [secrets.randbits(32) for _ in range(batch)]
-    if isinstance(seed, int):
-        return [seed + i for i in range(batch)]
-    if len(seed) != batch:
-        raise ValueError(f"seed: got {len(seed)} seeds for {batch} rows; give one int or one a row")
-    return [int(s) for s in seed]
+    seeds = [seed + i for i in range(batch)] if isinstance(seed, int) else [int(s) for s in seed]
+    if len(seeds) != batch:
+        raise ValueError(f"seed: got {len(seeds)} for {batch} rows; give one int, or one a row")
+    if not all(0 <= s < 2**32 for s in seeds):
+        raise ValueError(f"seed: must be in 0..2**32 - 1 for every row, got {seed!r}")
+    return seeds
 
 
-def row_keys(seeds: Int[Array, " B"]) -> Key[Array, " B"]:
+def row_keys(seeds: UInt32[Array, " B"]) -> Key[Array, " B"]:
     """Make one typed key per row; threefry always, since rbg differs between a row and a batch."""
     return jax.vmap(lambda s: jax.random.key(s, impl="threefry2x32"))(seeds)
 
 
-def fold(key: Key[Array, "..."], data: Int[Array, "..."] | int) -> Key[Array, "..."]:
+def fold(key: Key[Array, "..."], data: Integer[Array, "..."] | int) -> Key[Array, "..."]:
     """Fold a number into each key of an array; shapes broadcast from the left, as rows do."""
     data = jnp.asarray(data, jnp.uint32)
     data = jnp.broadcast_to(data, key.shape) if data.ndim <= key.ndim else data

@@ -3,7 +3,7 @@
 Shapes: B rows, L token capacity, K draft length (depth), E = K + 1 tokens a round can emit,
 N draft nodes, M = N + 1 nodes with the root, V vocabulary, S cache slots, D features,
 T tokens of one pass, R slots under a mask, F nodes of a frontier, C children, I stop ids.
-Everything here is a pytree of arrays with static structure; nothing here acts.
+Everything here is a pytree of arrays with static structure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
@@ -24,6 +25,16 @@ class Context:
 
     tokens: Int[Array, "B L"]
     length: Int[Array, " B"]
+
+    def window(self, start: Int[Array, " B"], num: int) -> Int[Array, "B T"]:
+        """``num`` tokens of each row from ``start`` on; past the capacity the last one repeats."""
+        place = start[:, None] + jnp.arange(num, dtype=jnp.int32)
+        place = jnp.clip(place, 0, self.tokens.shape[1] - 1)
+        return jnp.take_along_axis(self.tokens, place, axis=1)
+
+    def newest(self) -> Int[Array, "B 1"]:
+        """The last token of each row, which no cache holds yet."""
+        return self.window(self.length - 1, 1)
 
 
 @struct.dataclass

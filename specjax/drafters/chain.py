@@ -35,8 +35,15 @@ class Chain:
         return ()
 
     @property
+    def samples(self) -> bool:
+        return False
+
+    @property
     def rows_independent(self) -> bool:
         return True
+
+    def validate(self, target: Any) -> None:
+        """Go with any target."""
 
     def init(self, target: Any, batch: int, capacity: int) -> Any:
         """Keep no state."""

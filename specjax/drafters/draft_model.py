@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -52,6 +53,29 @@ class DraftModel(Chain):
     draft_length: int = struct.field(pytree_node=False, default=4)
     catch_up: int = struct.field(pytree_node=False, default=32)
 
+    @property
+    def samples(self) -> bool:
+        return True
+
+    def validate(self, target: Any) -> None:
+        """Refuse a model that calls tokens by other ids than the target does.
+
+        Raises:
+            ValueError: the token maps differ, or (where one is unknown) the vocabulary sizes.
+        """
+        ours, theirs = (getattr(m, "tokenizer", None) for m in (self.model, target))
+        if ours is not None and theirs is not None:
+            if ours.vocabulary != theirs.vocabulary:
+                raise ValueError(
+                    "drafter: its model has another token map than the target; "
+                    "draft with a model of the same tokenizer"
+                )
+        elif self.model.vocab_size != target.vocab_size:
+            raise ValueError(
+                f"drafter: its model has {self.model.vocab_size} tokens, the target "
+                f"{target.vocab_size}; draft with a model of the same vocabulary"
+            )
+
     def init(self, target: Any, batch: int, capacity: int) -> Progress:
         """Allocate the draft model's own cache."""
         return Progress(
@@ -75,7 +99,8 @@ class DraftModel(Chain):
         same = (tokens[:, 1 : num + 1] == state.fed[:, :num]) & kept
         common = jnp.cumprod(same, axis=1, dtype=jnp.int32).sum(1)
         # Only a row that drafted this round is synced up to its newest token.
-        return state.replace(synced=state.synced + jnp.where(state.synced == start + 1, common, 0))
+        common = jnp.where(state.synced == start + 1, common, 0)
+        return dataclasses.replace(state, synced=state.synced + common)
 
     def propose(
         self, target: Any, cache: Any, state: Progress, context: Context, draw: Draw, *, width: int
@@ -106,13 +131,13 @@ class DraftModel(Chain):
         def step(carry):
             cache, synced = carry
             count = jnp.clip(lag(synced) - 1, 0, self.catch_up)
-            tokens = tokens_from(context, synced, self.catch_up)
+            tokens = context.window(synced, self.catch_up)
             _, cache, _ = self.model.extend(tokens, synced, cache, count=count)
             return cache, synced + count
 
         behind = lambda carry: (lag(carry[1]) > 2).any()  # noqa: E731
         cache, synced = jax.lax.while_loop(behind, step, (state.cache, state.synced))
-        return state.replace(cache=cache, synced=synced)
+        return dataclasses.replace(state, cache=cache, synced=synced)
 
     def _begin(self, state: Progress, target: Any, root: Node, draw: Draw, width: int) -> Growing:
         batch = root.alive.shape[0]
@@ -137,18 +162,18 @@ class DraftModel(Chain):
 
         def first(chain):
             count = jnp.where(chain.node.alive[:, 0], context.length - state.synced, 0)
-            tokens = tokens_from(context, state.synced, 2)
+            tokens = context.window(state.synced, 2)
             hidden, cache, _ = self.model.extend(tokens, state.synced, chain.cache, count=count)
             at = jnp.maximum(count - 1, 0)
             hidden = jnp.take_along_axis(hidden, at[:, None, None], axis=1)
-            return self._append(chain.replace(cache=cache), hidden, draw)
+            return self._append(dataclasses.replace(chain, cache=cache), hidden, draw)
 
         def step(chain):
             newest = jax.lax.dynamic_slice_in_dim(chain.tokens, chain.num - 1, 1, axis=1)
             count = chain.node.alive[:, 0].astype(jnp.int32)
             at = context.length + chain.num - 1
             hidden, cache, _ = self.model.extend(newest, at, chain.cache, count=count)
-            return self._append(chain.replace(cache=cache), hidden, draw)
+            return self._append(dataclasses.replace(chain, cache=cache), hidden, draw)
 
         def opens(chain):
             return (chain.num == 0) & chain.node.alive.any()
@@ -165,18 +190,11 @@ class DraftModel(Chain):
             return jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), chain.num, 1)
 
         node = jax.tree.map(lambda x: x[:, :, 0], drawn.children)
-        return chain.replace(
+        return dataclasses.replace(
+            chain,
             num=chain.num + 1,
             node=node,
             tokens=put(chain.tokens, drawn.tokens[:, 0]),
             valid=put(chain.valid, node.alive),
-            probs=None if chain.probs is None else put(chain.probs, drawn.law[:, 0]),
+            probs=None if drawn.law is None else put(chain.probs, drawn.law[:, 0]),
         )
-
-
-def tokens_from(context: Context, start: Int[Array, " B"], num: int) -> Int[Array, "B T"]:
-    """Take ``num`` tokens of each row from ``start`` on; past the capacity the last one repeats."""
-    place = start[:, None] + jnp.arange(num, dtype=jnp.int32)
-    return jnp.take_along_axis(
-        context.tokens, jnp.minimum(place, context.tokens.shape[1] - 1), axis=1
-    )
