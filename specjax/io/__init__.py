@@ -1,0 +1,8 @@
+"""Weights and tokenizers from disk, a package index or the Hub."""
+
+from specjax.io.checkpoint import Checkpoint
+from specjax.io.load import load
+from specjax.io.text_stream import TextStream
+from specjax.io.tokenizer import Tokenizer
+
+__all__ = ["Checkpoint", "TextStream", "Tokenizer", "load"]

@@ -1,0 +1,148 @@
+"""A local folder of safetensors: config.json, one file or a sharded index, tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from specjax.io.checkpoint import require_readable
+from specjax.io.tokenizer import Tokenizer
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
+"""Element types that are weights; integers and 8-bit floats come with scales this does not read."""
+
+PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+class SafetensorsCheckpoint:
+    """A folder as ``save_pretrained`` writes it; nothing is read before it is asked for.
+
+    Entries of the configuration that name code (``auto_map``) are data here and never run.
+
+    Raises:
+        FileNotFoundError: the configuration, the weights or a shard is missing.
+        ValueError: a file is truncated or corrupt, or the folder holds pickled weights only.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        if not (self.folder / "config.json").exists():
+            raise FileNotFoundError(
+                f"{self.folder / 'config.json'} is missing; "
+                "a model folder holds config.json beside its safetensors"
+            )
+        self.config = read_json(self.folder / "config.json")
+        self._file_of = _locate(self.folder)
+        self._open_files: dict[Path, Any] = {}
+
+    def names(self) -> Iterable[str]:
+        """Return the names of all tensors."""
+        return self._file_of.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one tensor without reading it."""
+        return tuple(self._slice(name).get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """Read one tensor.
+
+        Raises:
+            ValueError: its element type is none of F64, F32, F16 and BF16.
+        """
+        kind = self._slice(name).get_dtype()
+        if kind not in DTYPES:
+            raise ValueError(
+                f"{self._file_of[name]}: tensor {name!r} has unsupported type {kind}; "
+                f"supported are {', '.join(sorted(DTYPES))}"
+            )
+        return self._file(name).get_tensor(name)
+
+    def tokenizer(self) -> Tokenizer | None:
+        """Build the tokenizer from tokenizer.json, or return None where there is none."""
+        if not (self.folder / "tokenizer.json").exists():
+            return None
+        return Tokenizer.from_folder(self.folder)
+
+    def _file(self, name: str) -> Any:
+        path = self._file_of[name]
+        if path not in self._open_files:
+            self._open_files[path] = _open(path)
+        return self._open_files[path]
+
+    def _slice(self, name: str) -> Any:
+        try:
+            return self._file(name).get_slice(name)
+        except SafetensorError:
+            raise ValueError(
+                f"{self._file_of[name]} does not hold tensor {name!r} although {INDEX} says so; "
+                "fetch the folder again"
+            ) from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: the file is no JSON object.
+    """
+    require_readable(path)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not valid JSON ({error}); fetch it again") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
+    return content
+
+
+def _locate(folder: Path) -> dict[str, Path]:
+    """Map every tensor name to its file, and open each file once to see that it is whole."""
+    if (folder / INDEX).exists():
+        return _locate_shards(folder)
+    if not (folder / WEIGHTS).exists():
+        raise _no_weights(folder)
+    return dict.fromkeys(_open(folder / WEIGHTS).keys(), folder / WEIGHTS)
+
+
+def _locate_shards(folder: Path) -> dict[str, Path]:
+    shard_of = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(shard_of, dict):
+        raise ValueError(f"{folder / INDEX} has no 'weight_map'; fetch it again")
+    shards = sorted(set(shard_of.values()))
+    # A shard is a plain file of this folder: an index must not point anywhere else.
+    if outside := [shard for shard in shards if Path(shard).name != shard]:
+        raise ValueError(f"{folder / INDEX} names {outside[0]!r}, which is not a file beside it")
+    if missing := [shard for shard in shards if not (folder / shard).exists()]:
+        raise FileNotFoundError(
+            f"{folder / INDEX} names {', '.join(missing)}, missing from the folder; fetch the rest"
+        )
+    for shard in shards:
+        _open(folder / shard)
+    return {name: folder / shard for name, shard in shard_of.items()}
+
+
+def _open(path: Path) -> Any:
+    require_readable(path)
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is truncated or corrupt ({error}); delete it and fetch it again"
+        ) from error
+
+
+def _no_weights(folder: Path) -> Exception:
+    pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
+    if pickled:
+        return ValueError(
+            f"{folder} holds pickled weights only ({pickled[0]}), which can run code and are never "
+            "loaded; save it as safetensors: model.save_pretrained(folder, safe_serialization=True)"
+        )
+    return FileNotFoundError(f"{folder} holds neither {WEIGHTS} nor {INDEX}; check the path")
