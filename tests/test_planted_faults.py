@@ -1,4 +1,4 @@
-"""Every wrong rule that is known from public code is found by the tests that guard the right one."""
+"""Every wrong rule known from public code is found by the tests that guard the right one."""
 
 import jax
 import jax.numpy as jnp

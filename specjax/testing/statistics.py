@@ -47,7 +47,7 @@ def decode(
         jnp.asarray(tokens),
         length,
         sampling_values(batch) if values is None else values,
-        jnp.asarray(np.arange(batch) if seeds is None else seeds, jnp.uint32),
+        jnp.asarray(np.asarray(range(batch) if seeds is None else seeds, np.uint32)),
         length + num,
         jnp.broadcast_to(jnp.asarray(stop_ids, jnp.int32), (batch, len(stop_ids))),
         None if cap is None else jnp.asarray(cap, jnp.int32),
@@ -80,7 +80,7 @@ def sequence_counts(
     seed: int = 0,
 ) -> np.ndarray:
     """How often each continuation of ``num`` tokens came out of ``rows`` rows of the loop."""
-    seeds = np.arange(rows) + seed
+    seeds = range(seed, seed + rows)
     state = decode(program, [prompt] * rows, num, seeds=seeds, values=values)
     vocab = program.target.vocab_size
     out = np.asarray(state.context.tokens)[:, len(prompt) : len(prompt) + num]
