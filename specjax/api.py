@@ -13,8 +13,9 @@ from specjax import compiled, sampling
 from specjax.drafters import Plain
 from specjax.loop import Program
 from specjax.metrics import Metrics
+from specjax.prompts import Prompt, encode, encode_one, is_int
 from specjax.protocols import Processor, Verifier
-from specjax.request import Prompt, Request, build, encode
+from specjax.request import Request, build
 from specjax.result import FINISH_REASONS, Result
 from specjax.stream import Stream
 from specjax.types import RUNNING
@@ -61,10 +62,17 @@ class Decoder:
         prefill_chunk: int | None = None,
     ) -> None:
         drafter = Plain() if drafter is None else drafter
+        if not hasattr(drafter, "propose"):
+            raise ValueError(
+                f"drafter: must be a Drafter or None, got {type(drafter).__name__}; "
+                "to draft with a model, pass specjax.drafters.DraftModel(model)"
+            )
         self.tokenizer = getattr(target, "tokenizer", None) if tokenizer is None else tokenizer
         self.program = Program(target, drafter, choose_verifier(verifier, drafter), processors)
         self.max_length = _smallest(capacity, target.max_length)
-        self.prefill_chunk = prefill_chunk or (32 if jax.default_backend() == "cpu" else 256)
+        if prefill_chunk is None:
+            prefill_chunk = 32 if jax.default_backend() == "cpu" else 256
+        self.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
         _check_pair(self.program)
 
     def generate(
@@ -94,8 +102,15 @@ class Decoder:
         Raises:
             ValueError: an argument is out of range, by name.
         """
-        request = self._request(
-            prompts, max_new_tokens, temperature, top_k, top_p, min_p, stop_token_ids, seed
+        request = self._build(
+            self._encode(prompts),
+            stop_token_ids,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
         )
         begin = time.perf_counter()
         output = jax.block_until_ready(
@@ -120,10 +135,17 @@ class Decoder:
 
         Iterate over the stream for ``Piece``s; afterwards ``stream.result`` is the whole.
         """
-        if rounds < 1:
-            raise ValueError(f"rounds: must be at least 1, got {rounds}")
-        request = self._request(
-            prompts, max_new_tokens, temperature, top_k, top_p, min_p, stop_token_ids, seed
+        if not is_int(rounds) or rounds < 1:
+            raise ValueError(f"rounds: must be an int of at least 1, got {rounds!r}")
+        request = self._build(
+            self._encode(prompts),
+            stop_token_ids,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
         )
         return Stream(self, request, rounds)
 
@@ -133,9 +155,10 @@ class Decoder:
         Raises:
             ValueError: prompt or completion is empty or does not fit.
         """
-        ids = self._encode([prompt])[0]
-        rest = self._encode([completion])[0]
-        request = build([ids + rest], max_new_tokens=0, max_length=self.max_length)
+        vocab = self.program.target.vocab_size
+        ids = encode_one(prompt, self.tokenizer, vocab, "prompt:")
+        rest = encode_one(completion, self.tokenizer, vocab, "completion:", continues=True)
+        request = self._build([ids + rest], max_new_tokens=0)
         scores = compiled.score(
             self.program.target, request.tokens, request.length, chunk=self.prefill_chunk
         )
@@ -143,8 +166,8 @@ class Decoder:
 
     def warmup(self, *, batch: int = 1, length: int = 128) -> None:
         """Compile ``generate`` for ``batch`` prompts whose length and budget sum to ``length``."""
-        row = [0] * length
-        request = build([row] * batch, max_new_tokens=0, max_length=self.max_length)
+        length = min(length, self.max_length or length)
+        request = self._build([[0] * length] * batch, max_new_tokens=0)
         jax.block_until_ready(compiled.generate(self.program, request, chunk=self.prefill_chunk))
 
     @property
@@ -155,19 +178,15 @@ class Decoder:
     def _encode(self, prompts: Any) -> list[list[int]]:
         return encode(prompts, self.tokenizer, self.program.target.vocab_size)
 
-    def _request(self, prompts, budget, temperature, top_k, top_p, min_p, stop, seed) -> Request:
-        if stop is None:
-            stop = getattr(self.tokenizer, "stop_ids", ())
+    def _build(self, rows: list[list[int]], stop_token_ids: Any = None, **settings) -> Request:
+        if stop_token_ids is None:
+            stop_token_ids = getattr(self.tokenizer, "stop_ids", ())
         return build(
-            self._encode(prompts),
-            max_new_tokens=budget,
+            rows,
             max_length=self.max_length,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            stop_token_ids=stop,
-            seed=seed,
+            vocab_size=self.program.target.vocab_size,
+            stop_token_ids=stop_token_ids,
+            **settings,
         )
 
     def _result(self, request: Request, output: compiled.Output, **times: Any) -> Result:
@@ -213,6 +232,8 @@ def choose_verifier(verifier: str | Verifier | None, drafter: Any) -> Verifier:
         if verifier not in VERIFIERS:
             raise ValueError(f"verifier: unknown {verifier!r}; known are {', '.join(VERIFIERS)}")
         return VERIFIERS[verifier]()
+    if not hasattr(verifier, "accept"):
+        raise ValueError(f"verifier: must be a name or a Verifier, got {verifier!r}")
     return verifier
 
 
@@ -228,8 +249,14 @@ def _check_pair(program: Program) -> None:
         raise ValueError(f"drafter: wants layers {missing}; the target has {target.num_layers}")
 
 
+def _positive(name: str, value: Any) -> int:
+    if not is_int(value) or value < 1:
+        raise ValueError(f"{name}: must be an int of at least 1, got {value!r}")
+    return int(value)
+
+
 def _smallest(capacity: int | None, max_length: int | None) -> int | None:
-    if capacity is not None and capacity < 1:
-        raise ValueError(f"capacity: must be at least 1, got {capacity}")
+    if capacity is not None:
+        _positive("capacity", capacity)
     known = [n for n in (capacity, max_length) if n is not None]
     return min(known) if known else None

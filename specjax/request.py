@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,10 +10,8 @@ from flax import struct
 from jaxtyping import Array, Int, UInt32
 
 from specjax import rng
+from specjax.prompts import is_int, listed
 from specjax.types import Sampling
-
-Message = dict[str, str]
-Prompt = str | Sequence[int] | Sequence[Message]
 
 
 @struct.dataclass
@@ -43,57 +40,6 @@ def bucket(size: int, least: int) -> int:
     return top
 
 
-def as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Any]:
-    """Tell one prompt from several: a string, token ids or chat messages are one."""
-    if isinstance(prompts, str):
-        return [prompts]
-    batch = list(prompts)
-    if not batch:
-        raise ValueError("prompts: is empty; give a string, token ids or chat messages")
-    if isinstance(batch[0], int | np.integer | dict):
-        return [batch]
-    return batch
-
-
-def encode(prompts: Prompt | Sequence[Prompt], tokenizer: Any, vocab_size: int) -> list[list[int]]:
-    """Turn prompts into token ids.
-
-    Raises:
-        ValueError: a prompt is empty, an id is outside the vocabulary, or text comes without a
-            tokenizer.
-    """
-    rows = []
-    for i, prompt in enumerate(as_batch(prompts)):
-        ids = _encode_one(prompt, tokenizer, i)
-        if not ids:
-            raise ValueError(f"prompts: prompt {i} is empty; give it at least one token")
-        outside = [t for t in ids if not 0 <= t < vocab_size]
-        if outside:
-            raise ValueError(
-                f"prompts: token id {outside[0]} of prompt {i} is outside the vocabulary "
-                f"of {vocab_size}"
-            )
-        rows.append(ids)
-    return rows
-
-
-def _encode_one(prompt: Any, tokenizer: Any, index: int) -> list[int]:
-    if not isinstance(prompt, str) and not any(isinstance(x, dict) for x in prompt):
-        if not all(isinstance(t, int | np.integer) for t in prompt):
-            raise ValueError(f"prompts: prompt {index} must be text, token ids or chat messages")
-        return [int(t) for t in prompt]
-    if tokenizer is None:
-        raise ValueError(
-            "prompts: text needs a tokenizer, and the target has none; give token ids, "
-            "or Decoder(..., tokenizer=...)"
-        )
-    if not prompt:
-        return []
-    if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
-    return tokenizer.apply_chat_template(prompt)
-
-
 def build(
     rows: Sequence[Sequence[int]],
     *,
@@ -103,6 +49,7 @@ def build(
     top_k: int | Sequence[int] = 0,
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
+    vocab_size: int,
     stop_token_ids: Sequence[int] = (),
     seed: int | Sequence[int] | None = 0,
     least_capacity: int = 128,
@@ -113,7 +60,7 @@ def build(
         ValueError: a setting is out of range, or a prompt and its budget do not fit.
     """
     batch, longest = len(rows), max(map(len, rows))
-    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int | np.integer):
+    if not is_int(max_new_tokens):
         raise ValueError(f"max_new_tokens: must be an int, got {max_new_tokens!r}")
     if max_new_tokens < 0:
         raise ValueError(f"max_new_tokens: must be at least 0, got {max_new_tokens}")
@@ -132,7 +79,7 @@ def build(
         length=jnp.asarray(length),
         limit=jnp.asarray(length + np.int32(max_new_tokens)),
         sampling=sampling_of(batch, temperature, top_k, top_p, min_p),
-        stop_ids=stop_ids_of(batch, stop_token_ids),
+        stop_ids=stop_ids_of(batch, stop_token_ids, vocab_size),
         seeds=jnp.asarray(rng.draw_seeds(seed, batch), jnp.uint32),
     )
 
@@ -156,15 +103,19 @@ def _per_row(name, value, batch, dtype, *, low, high=np.inf, open_low=False):
     if values.dtype.kind not in ("iu" if whole else "iuf"):
         kind = "an int" if whole else "a number"
         raise ValueError(f"{name}: must be {kind}, got {value!r}")
-    inside = (values > low if open_low else values >= low) & (values <= high) & np.isfinite(values)
-    if not inside.all():
-        bounds = f"{'(' if open_low else '['}{low}, {'inf)' if high == np.inf else f'{high}]'}"
+    high = min(high, np.iinfo(dtype).max if whole else float(np.finfo(dtype).max))
+    if not ((values > low if open_low else values >= low) & (values <= high)).all():
+        bounds = f"{'(' if open_low else '['}{low}, {high:g}]"
         raise ValueError(f"{name}: must be in {bounds}, got {value!r}")
     return jnp.asarray(np.broadcast_to(values, (batch,)).astype(dtype))
 
 
-def stop_ids_of(batch: int, ids: Sequence[int]) -> Int[Array, "B I"]:
+def stop_ids_of(batch: int, ids: Sequence[int], vocab_size: int) -> Int[Array, "B I"]:
     """The same stop ids for every row, padded with -1 to a bucketed number."""
+    if isinstance(ids, str) or not all(is_int(t) and 0 <= t < vocab_size for t in listed(ids)):
+        raise ValueError(
+            f"stop_token_ids: must be a list of token ids below {vocab_size}, got {ids!r}"
+        )
     padded = np.full(bucket(len(ids), 4), -1, np.int32)
     padded[: len(ids)] = list(ids)
     return jnp.asarray(np.broadcast_to(padded, (batch, len(padded))))

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 
 POSITION, DRAFT, ACCEPT, LAST = range(4)
@@ -28,16 +29,17 @@ def draw_seeds(seed: int | Sequence[int] | None, batch: int) -> list[int]:
     """Give every row a seed: s + i for an int s, a list as it is, entropy for None.
 
     Raises:
-        ValueError: a seed outside 0..2**32 - 1, or a list whose length is not ``batch``.
+        ValueError: a seed that is no int in 0..2**32 - 1, or a list whose length is not ``batch``.
     """
     if seed is None:
         return [secrets.randbits(32) for _ in range(batch)]
-    seeds = [seed + i for i in range(batch)] if isinstance(seed, int) else [int(s) for s in seed]
-    if len(seeds) != batch:
-        raise ValueError(f"seed: got {len(seeds)} for {batch} rows; give one int, or one a row")
-    if not all(0 <= s < 2**32 for s in seeds):
+    given = np.asarray(seed)
+    if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
+        raise ValueError(f"seed: give one int, or one for each of {batch} rows, got {seed!r}")
+    seeds = given + np.arange(batch) if given.ndim == 0 else given
+    if not ((seeds >= 0) & (seeds < 2**32)).all():
         raise ValueError(f"seed: must be in 0..2**32 - 1 for every row, got {seed!r}")
-    return seeds
+    return seeds.tolist()
 
 
 def row_keys(seeds: UInt32[Array, " B"]) -> Key[Array, " B"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -66,7 +67,8 @@ class Stream:
             request,
             output,
             seconds=time.perf_counter() - begin,
-            time_to_first_token=min((r.times[0] for r in rows if r.times), default=begin) - begin,
+            time_to_first_token=min((r.times[0] for r in rows if r.times), default=math.nan)
+            - begin,
             gaps=tuple(gap for row in rows for gap in row.gaps()),
         )
 

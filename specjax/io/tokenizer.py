@@ -87,15 +87,23 @@ class Tokenizer:
     def _vocabulary(self) -> dict[str, int]:
         return self.backend.get_vocab(with_added_tokens=True)
 
-    @cached_property
+    @property
     def special_ids(self) -> frozenset[int]:
         """The ids that ``decode`` leaves out."""
+        return self._special_ids
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
         added = self.backend.get_added_tokens_decoder()
         return frozenset(index for index, token in added.items() if token.special)
 
-    @cached_property
+    @property
     def byte_ids(self) -> frozenset[int]:
         """The ids of bytes (``<0x0A>``), with which SentencePiece spells unknown characters."""
+        return self._byte_ids
+
+    @cached_property
+    def _byte_ids(self) -> frozenset[int]:
         ids = (self.backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         return frozenset(index for index in ids if index is not None)
 
