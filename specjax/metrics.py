@@ -86,8 +86,8 @@ class Metrics:
         Position i is judged where the draft reached it and all before it were accepted.
         """
         depth = len(self.outcomes) - 1
-        kept = [self.outcomes[i:, i:].sum() for i in range(1, depth + 1)]
-        judged = [self.outcomes[i:, i - 1 :].sum() for i in range(1, depth + 1)]
+        kept = [int(self.outcomes[i:, i:].sum()) for i in range(1, depth + 1)]
+        judged = [int(self.outcomes[i:, i - 1 :].sum()) for i in range(1, depth + 1)]
         return [ratio(a, b) for a, b in zip(kept, judged, strict=True)]
 
     @property

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from specjax.nn import wide
 from specjax.protocols import Processor
 from specjax.types import Sampling
 
 
 def softmax(logits: Float[Array, "*B V"]) -> Float[Array, "*B V"]:
     """Normalise in at least float32; a row of -inf gives zeros, not NaN."""
-    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    logits = logits.astype(wide(logits.dtype))
     top = logits.max(-1, keepdims=True)
     weight = jnp.exp(logits - jnp.where(jnp.isfinite(top), top, 0))
     total = weight.sum(-1, keepdims=True)
@@ -43,7 +44,8 @@ def perturb(
 
 def _ordered_bits(x: Float[Array, " V"]) -> Int[Array, " V"]:
     """Map float32 to int32 so that the order is kept: bisection then ends after 32 halvings."""
-    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32)
+    x = x.astype(jnp.float32) + 0.0  # -0.0 and 0.0 are a tie
+    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
 
@@ -59,6 +61,7 @@ def keep_heaviest(
     probabilities and least p it is the nucleus.
     """
     bits = _ordered_bits(logits)
+    least = least.astype(weight.dtype)
 
     def halve(bounds):
         low, high = bounds  # the answer is the largest t in [low, high) that keeps enough
@@ -84,10 +87,14 @@ class Stateless:
 
 @struct.dataclass
 class Temperature(Stateless):
-    """Divide by the temperature; at 0 leave the logits, since ``law`` then takes the argmax."""
+    """Divide by the temperature; at 0 leave the logits, since ``law`` then takes the argmax.
+
+    Below 1e-30 a quotient could overflow, and the law is a point mass long before.
+    """
 
     def apply(self, logits: Float[Array, " V"], h: Any, row: Sampling) -> Float[Array, " V"]:
-        return logits / jnp.where(row.temperature > 0, row.temperature, 1).astype(logits.dtype)
+        heat = jnp.where(row.temperature > 0, jnp.maximum(row.temperature, 1e-30), 1)
+        return logits / heat.astype(logits.dtype)
 
 
 @struct.dataclass
@@ -164,7 +171,7 @@ def process(
     """Apply the chain to the logits of F nodes, each after the tokens on its own path."""
 
     def at_node(logits, path, depth, states, row):
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        logits = logits.astype(wide(logits.dtype))
         for processor, h in zip(processors, states, strict=True):
             logits = processor.apply(logits, _follow(processor, h, path, depth), row)
         return logits

@@ -31,7 +31,8 @@ class Block:
         q = drafted_law(draft, drafted, p)
         covered = cover(draft, drafted, p, q)
         missing = jnp.maximum(covered[..., None] * p - q, 0)
-        mass = missing.sum(-1)
+        # Where no token is allowed the text ends: an end symbol of mass 1 that no draft covers.
+        mass = missing.sum(-1) + jnp.where(p.sum(-1) > 0, 0, covered)
         # At the row's last drafted node q is zero, so h = P follows by itself.
         weight = mass + 1 - covered
         h = jnp.where(weight > 0, mass / jnp.where(weight > 0, weight, 1), 1)

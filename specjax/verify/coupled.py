@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from specjax.types import Draft, Verdict
 
@@ -33,10 +33,15 @@ class Coupled:
         path = jnp.zeros((batch, num), jnp.int32)
         for node in range(1, num + 1):
             child = draft.valid[:, node - 1] & (draft.parent[:, node - 1] == at)
-            passes = child & (draft.tokens[:, node - 1] == coins[rows, at])
+            drawn = draft.tokens[:, node - 1] == coins[rows, at]
+            passes = child & drawn & self._any_allowed(p[rows, at])
             path = jnp.where(passes[:, None], path.at[rows, num_accepted].set(node), path)
             num_accepted = num_accepted + passes.astype(jnp.int32)
             at = jnp.where(passes, node, at)
         drawn = jax.nn.one_hot(coins[rows, at], p.shape[-1], dtype=p.dtype)
-        last = jnp.where(p[rows, at].sum(-1, keepdims=True) > 0, drawn, 0)
+        last = jnp.where(self._any_allowed(p[rows, at])[:, None], drawn, 0)
         return Verdict(num_accepted, path, last)
+
+    def _any_allowed(self, law: Float[Array, "B V"]) -> Bool[Array, " B"]:
+        """A draw from nothing names a token, too, but is none."""
+        return law.sum(-1) > 0
