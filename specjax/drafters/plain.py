@@ -7,6 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 from flax import struct
 
+from specjax import tree
 from specjax.drafters.chain import Chain
 from specjax.protocols import Draw
 from specjax.types import Context, Draft
@@ -14,17 +15,22 @@ from specjax.types import Context, Draft
 
 @struct.dataclass
 class Plain(Chain):
-    """Propose nothing, so that each round is one ordinary step of the target."""
+    """Propose nothing, so that each round is one ordinary step of the target.
+
+    With a ``draft_length`` the pass is as wide as that of a speculative run, its drafts never
+    valid: parity mode, for comparing the two without the rounding of passes of other widths.
+    """
 
     draft_length: int = struct.field(pytree_node=False, default=0)
 
     def __post_init__(self) -> None:
-        if self.draft_length != 0:
-            raise ValueError("draft_length: plain decoding has none; use another drafter")
+        if self.draft_length:
+            super().__post_init__()
 
     def propose(
         self, target: Any, cache: Any, state: Any, context: Context, draw: Draw, *, width: int
     ) -> tuple[Draft, Any, Any]:
-        """Return an empty draft."""
-        none = jnp.zeros((context.tokens.shape[0], 0), jnp.int32)
-        return Draft(none, none, none.astype(bool)), state, cache
+        """Return nothing that could be accepted."""
+        batch = context.tokens.shape[0]
+        none = jnp.zeros((batch, width), jnp.int32)
+        return Draft(none, tree.chain_parents(batch, width), none.astype(bool)), state, cache
