@@ -58,10 +58,6 @@ def prefix(tokens, target=TARGET, capacity=CAPACITY):
     return logits_and_cache(target, tokens, jnp.zeros(rows, jnp.int32), cache, full)[1]
 
 
-def assert_equal(one, other):
-    jax.tree.map(np.testing.assert_array_equal, one, other)
-
-
 def test_one_pass_equals_many_of_one_token_across_a_block_boundary():
     start = BLOCK - 3
     cache = prefix(sample_tokens(2, start, seed=2))
@@ -177,29 +173,32 @@ def test_a_tree_fed_level_by_level_equals_the_tree_fed_at_once():
         np.testing.assert_allclose(part, whole[:, level], **CLOSE)
 
 
+extend = jax.jit(DecoderLM.extend, static_argnames=("layers", "capture"))
+
+
 def test_layers_resume_from_hidden_states():
     tokens, start, count = sample_tokens(2, 5), integers(0, 0), integers(5, 3)
-    whole, full, _ = TARGET.extend(tokens, start, TARGET.init_cache(2, 9), count=count)
-    hidden, cache, _ = TARGET.extend(
-        tokens, start, TARGET.init_cache(2, 9), count=count, layers=range(2)
+    whole, full, _ = extend(TARGET, tokens, start, TARGET.init_cache(2, 9), count=count)
+    hidden, cache, _ = extend(
+        TARGET, tokens, start, TARGET.init_cache(2, 9), count=count, layers=range(2)
     )
-    hidden, cache, _ = TARGET.extend(hidden, start, cache, count=count, layers=range(2, 3))
-    np.testing.assert_array_equal(hidden, whole)
-    assert_equal(cache, full)
+    hidden, cache, _ = extend(TARGET, hidden, start, cache, count=count, layers=range(2, 3))
+    np.testing.assert_allclose(hidden, whole, **CLOSE)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, **CLOSE), cache, full)
 
 
 def test_capture_returns_the_output_of_each_named_layer():
     tokens, start, count = sample_tokens(1, 4), integers(0), integers(4)
 
     def run(**options):
-        return TARGET.extend(tokens, start, TARGET.init_cache(1, 4), count=count, **options)
+        return extend(TARGET, tokens, start, TARGET.init_cache(1, 4), count=count, **options)
 
     hidden, _, (last, first) = run(capture=(2, 0))
     np.testing.assert_array_equal(last, hidden)
-    np.testing.assert_array_equal(first, run(layers=(0,))[0])
+    np.testing.assert_allclose(first, run(layers=(0,))[0], **CLOSE)
     skipped, _, (features,) = run(layers=(0, 2), capture=(2,))
     np.testing.assert_array_equal(features, skipped)
-    assert not np.allclose(skipped, hidden)
+    assert not np.allclose(skipped, hidden, atol=1e-3)
     with pytest.raises(ValueError, match="capture names layer 1, which is not run"):
         run(layers=(0, 2), capture=(1,))
 
@@ -220,7 +219,7 @@ def test_bfloat16_weights_give_bfloat16_states_and_float32_logits():
     weights = random_weights(CONFIG, jax.random.key(0), jnp.bfloat16)
     target = DecoderLM(weights, CONFIG)
     tokens, cache = sample_tokens(1, 4), target.init_cache(1, 4)
-    hidden, cache, _ = target.extend(tokens, integers(0), cache, count=integers(4))
+    hidden, cache, _ = extend(target, tokens, integers(0), cache, count=integers(4))
     assert {x.dtype for x in (hidden, *jax.tree.leaves(cache))} == {jnp.dtype(jnp.bfloat16)}
     logits = target.unembed(hidden)
     assert logits.dtype == jnp.float32

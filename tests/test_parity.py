@@ -1,5 +1,6 @@
 """Logits equal those of transformers on the same weights."""
 
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -120,3 +121,19 @@ def test_older_configurations_name_rope_otherwise():
     older["rope_scaling"] = {"type": rope.pop("rope_type"), **rope}
     tokens = [[3, 1, 4, 1, 5]]
     np.testing.assert_array_equal(logits(ours(model, older), tokens), logits(ours(model), tokens))
+
+
+@pytest.mark.slow
+def test_logits_of_smollm2_equal_those_of_transformers():
+    from specjax.io.load import from_checkpoint, open_checkpoint
+
+    checkpoint = open_checkpoint("smollm2-135m-instruct")
+    model = LlamaForCausalLM(LlamaConfig(**checkpoint.config)).eval()
+    tensors = {name: torch.tensor(checkpoint.read(name)) for name in checkpoint.names()}
+    tied = {"lm_head.weight": tensors["model.embed_tokens.weight"]}
+    model.load_state_dict(tied | tensors)
+    target = from_checkpoint(checkpoint)
+    assert target.tokenizer is not None
+    text = (Path(__file__).parents[1] / "LICENSE").read_text()
+    tokens = np.array([target.tokenizer.encode(text)[:200]])
+    np.testing.assert_allclose(logits(target, tokens), theirs(model, tokens), atol=1e-3, rtol=0)

@@ -70,6 +70,11 @@ def _decode(program, tokens, length, values, seeds, limit, stop_ids, cap, chunk)
     return loop.generate(program, state, chunk=chunk)
 
 
+def num_traces() -> int:
+    """How many programs ``decode`` has been traced for so far."""
+    return getattr(_decode, "_cache_size")()  # noqa: B009 (jax does not type it)
+
+
 def sequence_counts(
     program: loop.Program,
     prompt: Sequence[int],

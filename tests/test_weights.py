@@ -1,0 +1,140 @@
+"""Loading: every tensor in its place, or an error that names it."""
+
+import dataclasses
+import importlib
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from specjax.models import Config, assemble, family, llama, random_weights
+from specjax.models.decoder import shapes
+from specjax.models.rope import Rope
+
+CONFIG = Config(
+    vocab_size=13,
+    hidden_size=12,
+    intermediate_size=10,
+    num_layers=2,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=4,
+    rope=Rope(4),
+    tied=True,
+)
+
+
+class Tensors(dict):
+    """A checkpoint in memory that counts its readings."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.readings = []
+
+    def names(self):
+        return self.keys()
+
+    def shape(self, name):
+        return self[name].shape
+
+    def read(self, name):
+        self.readings.append(name)
+        return self[name]
+
+
+def checkpoint_of(config):
+    """Tensors that each hold another number."""
+    table, tensors = llama.weight_table(config), Tensors()
+    for path, shape in shapes(config).items():
+        for name, stored in table.sources(path, shape).items():
+            tensors[name] = np.full(stored, len(tensors), np.float32)
+    return table, tensors
+
+
+UNTIED = dataclasses.replace(CONFIG, tied=False, qkv_bias=True, output_bias=True, mlp_bias=True)
+
+
+@pytest.mark.parametrize("config", [CONFIG, UNTIED], ids=["tied", "untied"])
+def test_every_tensor_is_read_exactly_once(config):
+    table, tensors = checkpoint_of(config)
+    weights = assemble(table, tensors)
+    assert sorted(tensors.readings) == sorted(tensors)
+    found = {float(x) for leaf in jax.tree.leaves(weights) for x in np.unique(leaf)}
+    assert found == set(range(len(tensors)))
+    expected = random_weights(config, jax.random.key(0))
+    assert jax.tree.map(jnp.shape, weights) == jax.tree.map(jnp.shape, expected)
+
+
+def test_harmless_tensors_are_ignored():
+    table, tensors = checkpoint_of(CONFIG)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(4)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+    assemble(table, tensors)
+    assert "lm_head.weight" not in tensors.readings
+
+
+@pytest.mark.parametrize("config", [CONFIG, UNTIED], ids=["tied", "untied"])
+def test_any_tensor_missing_renamed_or_misshapen_is_named(config):
+    table, tensors = checkpoint_of(config)
+    for name in list(tensors):
+        kept = tensors.pop(name)
+        with pytest.raises(ValueError, match=f"'{name}' of shape .* is missing"):
+            assemble(table, tensors)
+        tensors[name] = np.zeros((*kept.shape, 7))
+        found, wanted = (re.escape(str(x)) for x in ((*kept.shape, 7), kept.shape))
+        with pytest.raises(ValueError, match=f"'{name}' has shape {found}.* wants {wanted}"):
+            assemble(table, tensors)
+        tensors[name] = kept
+        tensors[f"{name}.extra"] = kept
+        with pytest.raises(ValueError, match=f"'{name}.extra' .* no place in the model"):
+            assemble(table, tensors)
+        del tensors[f"{name}.extra"]
+    assert not tensors.readings
+
+
+def test_an_unsupported_architecture_is_named():
+    with pytest.raises(ValueError, match="'MambaForCausalLM' is not .*LlamaForCausalLM"):
+        family("MambaForCausalLM")
+
+
+HF_CONFIG = {
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+}
+
+
+def test_config_of_smollm2():
+    config = llama.config_from_hf(HF_CONFIG)
+    assert (config.head_dim, config.num_kv_heads, config.tied) == (64, 3, True)
+    assert config.rope == Rope(64, 100000.0)
+    assert config.max_length == 8192
+
+
+def test_dynamic_scaling_lengthens_the_model():
+    scaling = {"rope_type": "dynamic", "factor": 2.0}
+    assert llama.config_from_hf(HF_CONFIG | {"rope_scaling": scaling}).max_length == 16384
+
+
+@pytest.mark.parametrize("name", ["vocab_size", "num_attention_heads"])
+def test_a_configuration_that_lacks_a_field_is_refused(name):
+    with pytest.raises(ValueError, match=f"lacks '{name}'"):
+        llama.config_from_hf({x: y for x, y in HF_CONFIG.items() if x != name})
+
+
+def test_another_activation_is_refused():
+    with pytest.raises(ValueError, match="hidden_act 'gelu'"):
+        llama.config_from_hf(HF_CONFIG | {"hidden_act": "gelu"})
+
+
+def test_the_folder_is_no_package_of_its_own():
+    with pytest.raises(ImportError, match=r"specjax\.models"):
+        importlib.import_module("models")
