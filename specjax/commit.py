@@ -86,12 +86,16 @@ def freeze(active: Bool[Array, " B"], new: Any, old: Any) -> Any:
     return jax.tree.map(choose, new, old, is_leaf=lambda x: isinstance(x, Cache))
 
 
-def tally(stats: Stats, draft: Draft, num, count) -> Stats:
-    """Tally one round. A round that was cut is judged only as far as it was kept."""
+def tally(stats: Stats, draft: Draft, num, count, room) -> Stats:
+    """Count one round. It is judged only as far as the budget could show, or a stop has shown.
+
+    To drop what the budget cut, and count what was rejected before it, would bias every rate.
+    """
     active = count > 0
     kept = jnp.maximum(count - 1, 0)
     deepest = jnp.where(draft.valid, tree.depths(draft.parent)[:, 1:], 0).max(1, initial=0)
-    judged = jnp.where(count < num, kept, deepest)
+    judged = jnp.clip(deepest, 0, jnp.maximum(room - 1, 0))
+    judged = jnp.where(count < jnp.minimum(num, room), kept, judged)
     rows = jnp.arange(count.shape[0])
     return Stats(
         rounds=stats.rounds + active.astype(jnp.int32),

@@ -115,8 +115,8 @@ def round(program: Program, state: State) -> tuple[State, Round]:
         emitted, num = _emit(program, state, draft, verdict)
     with jax.named_scope("commit"):
         count, finish = clip(state, emitted, num, verdict.num_accepted)
+        stats = tally(state.stats, draft, num, count, state.limit - state.context.length)
         state = commit(program, state, draft, verdict, emitted, count, features, logits)
-        stats = tally(state.stats, draft, num, count)
     state = dataclasses.replace(state, finish=finish, stats=stats)
     return state, Round(draft, p, coins, verdict, emitted, count)
 

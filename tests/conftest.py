@@ -8,6 +8,7 @@ from typing import Any
 os.environ["XLA_FLAGS"] = "--xla_cpu_parallel_codegen_split_count=1"
 
 import jax
+import pytest
 from beartype import BeartypeConf, beartype
 from beartype.door import is_bearable
 from beartype.roar import BeartypeDecorHintException
@@ -46,3 +47,9 @@ def _is_checkable(hint: Any) -> bool:
 
 install_import_hook("specjax", f"{__name__}.{check_functions.__name__}")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--prompts", help="a JSONL file of prompts (question_id, category, turns) for slow tests"
+    )

@@ -85,7 +85,7 @@ def test_random_point_masses_are_accepted_once_in_v():
 
 def test_first_position_acceptance_is_the_mean_overlap_of_p_and_q():
     """alpha = sum min(p, q) = 1 - TV, at the very context; here the first round's only."""
-    rows, prompt = 40_000, [1, 2]
+    rows, prompt = 20_000, [1, 2]
     p = softmax(TARGET.table[1, 2])
     for drafter, q in (
         (uniform(rows, with_law=True), jnp.full(V, 1 / V)),
@@ -94,17 +94,17 @@ def test_first_position_acceptance_is_the_mean_overlap_of_p_and_q():
         state = decode(Program(TARGET, drafter, Token()), [prompt] * rows, 1)
         # A budget of one token: the only judged draft is the first.
         first = np.asarray(state.drafted)[:, len(prompt)].mean()
-        assert first == pytest.approx(float(jnp.minimum(p, q).sum()), abs=0.01)
+        assert first == pytest.approx(float(jnp.minimum(p, q).sum()), abs=0.015)
 
 
 def test_coupled_acceptance_is_what_the_paper_says():
     """sum_x 1 / sum_v max(p_v / p_x, q_v / q_x) (Daliri, Musco, Suresh 2024, theorem 1)."""
-    rows, prompt = 40_000, [1, 2]
+    rows, prompt = 20_000, [1, 2]
     p, q = softmax(TARGET.table[1, 2]), softmax(DRAFT.table[1, 2])
     ratios = jnp.maximum(p[None] / p[:, None], q[None] / q[:, None])
     expected = float((1 / ratios.sum(1)).sum())
     state = decode(Program(TARGET, DraftModel(DRAFT, 3), Coupled()), [prompt] * rows, 1)
-    assert np.asarray(state.drafted)[:, 2].mean() == pytest.approx(expected, abs=0.01)
+    assert np.asarray(state.drafted)[:, 2].mean() == pytest.approx(expected, abs=0.015)
     overlap = float(jnp.minimum(p, q).sum())
     assert overlap / (2 - overlap) <= expected <= overlap
 
@@ -113,13 +113,13 @@ def test_block_keeps_more_than_token():
     found = {}
     for verifier in (Token(), Block()):
         program = Program(TARGET, DraftModel(DRAFT, 6), verifier)
-        found[names(verifier)] = metrics(decode(program, [[1, 2]] * 4000, 24))
+        found[names(verifier)] = metrics(decode(program, [[1, 2]] * 1000, 24))
     assert found["Block"].mean_acceptance_length > found["Token"].mean_acceptance_length
 
 
 def test_acceptance_length_follows_from_the_rates_by_position():
     """E = 1 + sum of products of the measured conditional rates, for uncut rounds."""
-    state = decode(Program(TARGET, DraftModel(DRAFT, 3), Token()), [[1, 2]] * 4000, 60)
+    state = decode(Program(TARGET, DraftModel(DRAFT, 3), Token()), [[1, 2]] * 1000, 60)
     measured = metrics(state)
     expected = expected_acceptance_length(measured.acceptance_rate_at)
     assert measured.mean_acceptance_length == pytest.approx(expected, rel=0.02)
