@@ -116,6 +116,7 @@ def stop_ids_of(batch: int, ids: Sequence[int], vocab_size: int) -> Int[Array, "
         raise ValueError(
             f"stop_token_ids: must be a list of token ids below {vocab_size}, got {ids!r}"
         )
+    ids = listed(ids)
     padded = np.full(bucket(len(ids), 4), -1, np.int32)
-    padded[: len(ids)] = list(ids)
+    padded[: len(ids)] = ids
     return jnp.asarray(np.broadcast_to(padded, (batch, len(padded))))

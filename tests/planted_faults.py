@@ -116,8 +116,8 @@ class ForgivesAZeroCoin(ChainRule):
 class BlockRule(Block):
     """Block verification, written so that each of its parts can be replaced."""
 
-    def cover(self, draft, drafted, p, q):
-        return cover(draft, drafted, p, q)
+    def cover(self, draft, p, q):
+        return cover(draft, p, q)
 
     def heights(self, covered, mass):
         weight = mass + 1 - covered
@@ -133,7 +133,7 @@ class BlockRule(Block):
     def accept(self, draft, p, coins):
         drafted = draft.valid
         q = drafted_law(draft, drafted, p)
-        covered = self.cover(draft, drafted, p, q)
+        covered = self.cover(draft, p, q)
         mass = jnp.maximum(covered[..., None] * p - q, 0).sum(-1)
         count = self.count(coins < self.heights(covered, mass)[:, 1:])
         rows = jnp.arange(count.shape[0])
@@ -144,7 +144,7 @@ class BlockRule(Block):
 
 
 class BlockWithoutClamp(BlockRule):
-    def cover(self, draft, drafted, p, q):
+    def cover(self, draft, p, q):
         ratio = at(p[:, :-1], draft.tokens) / at(q[:, :-1], draft.tokens)
         return jnp.pad(jnp.cumprod(ratio, axis=1), ((0, 0), (1, 0)), constant_values=1)
 

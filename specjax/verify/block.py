@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from specjax.types import Draft, Verdict
 
@@ -25,28 +25,36 @@ class Block:
     branching: bool = struct.field(pytree_node=False, default=False)
 
     def accept(self, draft: Draft, p: Float[Array, "B M V"], coins: Float[Array, "B N"]) -> Verdict:
-        """Compute P_i and h_i along the chain and take the last coin that passes."""
+        """Take the last coin that passes; ``thresholds`` says what each has to pass."""
         batch, num = draft.tokens.shape
-        drafted = jnp.cumprod(draft.valid, axis=1, dtype=jnp.int32).astype(bool)
-        q = drafted_law(draft, drafted, p)
-        covered = cover(draft, drafted, p, q)
-        missing = jnp.maximum(covered[..., None] * p - q, 0)
-        # Where no token is allowed the text ends: an end symbol of mass 1 that no draft covers.
-        mass = missing.sum(-1) + jnp.where(p.sum(-1) > 0, 0, covered)
-        # At the row's last drafted node q is zero, so h = P follows by itself.
-        weight = mass + 1 - covered
-        h = jnp.where(weight > 0, mass / jnp.where(weight > 0, weight, 1), 1)
-        passes = drafted & (coins < h[:, 1:])
+        h, missing = self.thresholds(draft, p)
         index = jnp.arange(1, num + 1, dtype=jnp.int32)
-        num_accepted = jnp.where(passes, index, 0).max(axis=1, initial=0)
+        num_accepted = jnp.where(coins < h, index, 0).max(axis=1, initial=0)
         rows = jnp.arange(batch)
         rest = missing[rows, num_accepted]
         total = rest.sum(-1, keepdims=True)
         last = jnp.where(total > 0, rest / jnp.where(total > 0, total, 1), p[rows, num_accepted])
         return Verdict(num_accepted, jnp.broadcast_to(index, (batch, num)), last)
 
+    def thresholds(
+        self, draft: Draft, p: Float[Array, "B M V"]
+    ) -> tuple[Float[Array, "B N"], Float[Array, "B M V"]]:
+        """h of every prefix, 0 beyond what was drafted, and (P_i p_{i+1} - q_{i+1})+ after each."""
+        drafted = jnp.cumprod(draft.valid, axis=1, dtype=jnp.int32).astype(bool)
+        q = drafted_law(draft, drafted, p)
+        covered = cover(draft, p, q)
+        missing = jnp.maximum(covered[..., None] * p - q, 0)
+        # Where no token is allowed the text ends: an end symbol of mass 1 that no draft covers.
+        mass = missing.sum(-1) + jnp.where(p.sum(-1) > 0, 0, covered)
+        # At the row's last drafted node q is zero, so h = P follows by itself.
+        weight = mass + 1 - covered
+        h = jnp.where(weight > 0, mass / jnp.where(weight > 0, weight, 1), 1)
+        return jnp.where(drafted, h[:, 1:], 0), missing
 
-def drafted_law(draft: Draft, drafted, p: Float[Array, "B M V"]) -> Float[Array, "B M V"]:
+
+def drafted_law(
+    draft: Draft, drafted: Bool[Array, "B N"], p: Float[Array, "B M V"]
+) -> Float[Array, "B M V"]:
     """q of the token after each node, zero where the row drafted none."""
     q = draft.probs
     if q is None:
@@ -55,7 +63,7 @@ def drafted_law(draft: Draft, drafted, p: Float[Array, "B M V"]) -> Float[Array,
     return jnp.pad(q, ((0, 0), (0, 1), (0, 0)))
 
 
-def cover(draft: Draft, drafted, p, q) -> Float[Array, "B M"]:
+def cover(draft: Draft, p, q) -> Float[Array, "B M"]:
     """P_0 = 1, P_i = min(P_{i-1} p_i(x_i) / q_i(x_i), 1), clamped at every step."""
     token = draft.tokens[..., None]
     p_x = jnp.take_along_axis(p[:, :-1], token, axis=-1)[..., 0]
