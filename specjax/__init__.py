@@ -1,10 +1,41 @@
 """Speculative decoding in JAX: exact, jitted end to end, for any target and any drafter."""
 
-from specjax import drafters, loop, verify
-from specjax.api import Decoder
-from specjax.io import load
-from specjax.metrics import Metrics
-from specjax.result import Piece, Result
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Decoder", "Metrics", "Piece", "Result", "drafters", "load", "loop", "verify"]
+if TYPE_CHECKING:
+    from specjax import drafters, loop, testing, verify
+    from specjax.api import Decoder
+    from specjax.io import load
+    from specjax.metrics import Metrics
+    from specjax.result import Piece, Result
+
+__all__ = [
+    "Decoder",
+    "Metrics",
+    "Piece",
+    "Result",
+    "drafters",
+    "load",
+    "loop",
+    "testing",
+    "verify",
+]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "Decoder": "specjax.api",
+    "Metrics": "specjax.metrics",
+    "Piece": "specjax.result",
+    "Result": "specjax.result",
+    "load": "specjax.io",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: ``specjax --help`` need not wait for jax."""
+    if name not in __all__:
+        raise AttributeError(f"module 'specjax' has no attribute {name!r}")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    return import_module(f"specjax.{name}")

@@ -102,8 +102,8 @@ class Decoder:
         Raises:
             ValueError: an argument is out of range, by name.
         """
-        request = self._build(
-            self._encode(prompts),
+        request = self.request(
+            self.encode(prompts),
             stop_token_ids,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -116,7 +116,7 @@ class Decoder:
         output = jax.block_until_ready(
             compiled.generate(self.program, request, chunk=self.prefill_chunk)
         )
-        return self._result(request, output, seconds=time.perf_counter() - begin)
+        return self.collect(request, output, seconds=time.perf_counter() - begin)
 
     def stream(
         self,
@@ -137,8 +137,8 @@ class Decoder:
         """
         if not is_int(rounds) or rounds < 1:
             raise ValueError(f"rounds: must be an int of at least 1, got {rounds!r}")
-        request = self._build(
-            self._encode(prompts),
+        request = self.request(
+            self.encode(prompts),
             stop_token_ids,
             max_new_tokens=max_new_tokens,
             temperature=temperature,
@@ -158,7 +158,7 @@ class Decoder:
         vocab = self.program.target.vocab_size
         ids = encode_one(prompt, self.tokenizer, vocab, "prompt:")
         rest = encode_one(completion, self.tokenizer, vocab, "completion:", continues=True)
-        request = self._build([ids + rest], max_new_tokens=0)
+        request = self.request([ids + rest], max_new_tokens=0)
         scores = compiled.score(
             self.program.target, request.tokens, request.length, chunk=self.prefill_chunk
         )
@@ -167,7 +167,7 @@ class Decoder:
     def warmup(self, *, batch: int = 1, length: int = 128) -> None:
         """Compile ``generate`` for ``batch`` prompts whose length and budget sum to ``length``."""
         length = min(length, self.max_length or length)
-        request = self._build([[0] * length] * batch, max_new_tokens=0)
+        request = self.request([[0] * length] * batch, max_new_tokens=0)
         jax.block_until_ready(compiled.generate(self.program, request, chunk=self.prefill_chunk))
 
     @property
@@ -175,22 +175,25 @@ class Decoder:
         """Whether a row decodes the same alone and in any batch."""
         return self.program.drafter.rows_independent
 
-    def _encode(self, prompts: Any) -> list[list[int]]:
+    def encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
+        """Turn prompts into rows of token ids, as ``generate`` does."""
         return encode(prompts, self.tokenizer, self.program.target.vocab_size)
 
-    def _build(self, rows: list[list[int]], stop_token_ids: Any = None, **settings) -> Request:
-        if stop_token_ids is None:
-            stop_token_ids = getattr(self.tokenizer, "stop_ids", ())
+    def request(
+        self, rows: list[list[int]], stop_token_ids: Sequence[int] | None = None, **settings: Any
+    ) -> Request:
+        """Check the settings of ``generate`` and lay a call out in arrays (``specjax.request``)."""
+        own = getattr(self.tokenizer, "stop_ids", ())
         return build(
             rows,
             max_length=self.max_length,
             vocab_size=self.program.target.vocab_size,
-            stop_token_ids=stop_token_ids,
+            stop_token_ids=own if stop_token_ids is None else stop_token_ids,
             **settings,
         )
 
-    def _result(self, request: Request, output: compiled.Output, **times: Any) -> Result:
-        """Bring a finished call to the host."""
+    def collect(self, request: Request, output: compiled.Output, **times: Any) -> Result:
+        """Bring a finished call to the host; ``times`` go to its metrics."""
         output = jax.device_get(output)
         if (output.finish == RUNNING).any():
             raise RuntimeError("a row did not finish within its budget; please report this")

@@ -102,9 +102,9 @@ def prefill(program: Program, state: State, *, chunk: int) -> State:
 
 def round(program: Program, state: State) -> tuple[State, Round]:
     """Draft, verify in one pass of the target, keep a prefix and one more token, commit."""
-    noise = _position_noise(program, state)
+    noise = position_noise(program, state)
     with jax.named_scope("draft"):
-        draft, drafter_state, cache = _propose(program, state, noise)
+        draft, drafter_state, cache = propose(program, state, noise)
         state = dataclasses.replace(state, drafter=drafter_state, cache=cache)
     with jax.named_scope("verify"):
         logits, features, cache = _target_pass(program, state, draft)
@@ -141,7 +141,7 @@ def generate(program: Program, state: State, *, chunk: int = 64) -> State:
     return advance(program, prefill(program, state, chunk=chunk), bound)
 
 
-def _position_noise(program: Program, state: State) -> Float[Array, "B E V"] | None:
+def position_noise(program: Program, state: State) -> Float[Array, "B E V"] | None:
     """Gumbel vectors of the positions a coupled round can fill, once for draft and target."""
     if not program.verifier.coupled:
         return None
@@ -153,7 +153,7 @@ def _position_noise(program: Program, state: State) -> Float[Array, "B E V"] | N
     )
 
 
-def _propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
+def propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
     """Let the drafter draw; what is beyond a row's cap, or in a finished row, is not valid."""
     drafter = program.drafter
     active = state.finish == RUNNING

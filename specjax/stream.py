@@ -63,7 +63,7 @@ class Stream:
                     yield piece
             if (output.finish != RUNNING).all():
                 break
-        self._result = decoder._result(
+        self._result = decoder.collect(
             request,
             output,
             seconds=time.perf_counter() - begin,

@@ -22,7 +22,7 @@ def traces():
 
 
 def request(decoder=DECODER, prompt=(1, 2, 3), **settings):
-    return decoder._build([list(prompt)], **{"max_new_tokens": 8, **settings})
+    return decoder.request([list(prompt)], **{"max_new_tokens": 8, **settings})
 
 
 def test_forty_prompt_lengths_make_one_trace_a_bucket():

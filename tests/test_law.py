@@ -140,7 +140,7 @@ def test_finds_one_draft_key_for_all_steps(patched):
 def test_finds_block_verification_keyed_by_absolute_position(patched):
     """Exact in one round, biased over several: coins beyond the kept prefix are used again."""
     length = []
-    propose, stream, uniforms = loop._propose, rng.stream, rng.uniforms
+    propose, stream, uniforms = loop.propose, rng.stream, rng.uniforms
 
     def propose_after_noting_length(program, state, noise):
         length[:] = [state.context.length[:, None]]
@@ -156,7 +156,7 @@ def test_finds_block_verification_keyed_by_absolute_position(patched):
     def noise_by_position(self, node):
         return rng.gumbel(rng.fold(self.key, length[0] + node.depth), V)
 
-    patched.setattr(loop, "_propose", propose_after_noting_length)
+    patched.setattr(loop, "propose", propose_after_noting_length)
     patched.setattr(rng, "stream", uncounted_stream)
     patched.setattr(rng, "uniforms", uniforms_by_position)
     patched.setattr(draw.RowDraw, "_noise_at", noise_by_position)

@@ -1,0 +1,165 @@
+"""What a draft and its check cost, in plain target passes: c and v of the speedup formula."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from specjax import compiled, loop, metrics
+from specjax.api import Decoder
+from specjax.bench.timing import interleaved_medians
+from specjax.program import Program
+from specjax.prompts import Prompt
+from specjax.types import Context, State
+
+NUM = 16
+"""Passes or drafts a dispatch: enough that the dispatch itself is lost in them."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """Times over that of a target pass over one position.
+
+    ``draft_cost`` (c) is one draft token's, ``pass_cost`` (v) that of a pass over the newest token
+    and all draft nodes.
+
+    >>> costs = Costs(draft_length=4, draft_cost=0.1, pass_cost=1.0)
+    >>> round(costs.round_cost, 3), round(costs.speedup(3.362), 2)
+    (1.4, 2.4)
+    """
+
+    draft_length: int
+    draft_cost: float
+    pass_cost: float
+
+    @property
+    def round_cost(self) -> float:
+        """K c + v: a round's cost, in plain steps. It pays where E exceeds it."""
+        return self.draft_length * self.draft_cost + self.pass_cost
+
+    def speedup(self, acceptance_length: float) -> float:
+        """E / (K c + v), for rounds that emit ``acceptance_length`` tokens on average."""
+        return metrics.speedup(
+            acceptance_length, self.draft_length, self.draft_cost, self.pass_cost
+        )
+
+
+def measure_costs(
+    decoder: Decoder,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int = 128,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    repeats: int = 5,
+) -> Costs:
+    """Measure c and v after ``prompt``: many of a kind in one dispatch, medians of turns.
+
+    Args:
+        decoder: whose drafter and target are measured.
+        prompt: what is in the caches meanwhile.
+        max_new_tokens: room to allocate, as the call would whose costs are asked for.
+        temperature: sampling matters: at temperature 0 no noise is drawn. So the next three.
+        top_k: as in ``Decoder.generate``.
+        top_p: as in ``Decoder.generate``.
+        min_p: as in ``Decoder.generate``.
+        repeats: turns.
+
+    Raises:
+        ValueError: the decoder decodes plainly, or a setting is out of range.
+    """
+    program = decoder.program
+    if program.drafter.num_nodes == 0:
+        raise ValueError("decoder: has no drafter, so there are no costs to measure")
+    room = max(max_new_tokens, 1)  # a row without budget would not even be prefilled
+    request = decoder.request(
+        decoder.encode(prompt),
+        max_new_tokens=room,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+    )
+    state = compiled.begin(program, request, chunk=decoder.prefill_chunk)
+    passed = program.target, state.context, state.cache
+    widths = 1, program.drafter.num_nodes + 1
+    one, wide, proposals = interleaved_medians(
+        [
+            *(lambda w=w: target_passes(*passed, width=w).block_until_ready() for w in widths),
+            lambda: jax.block_until_ready(propose_and_append(program, state)),
+        ],
+        repeats,
+    )
+    depth = program.drafter.depth
+    return Costs(depth, draft_cost=proposals / one / depth, pass_cost=wide / one)
+
+
+@partial(jax.jit, static_argnames="width")
+def target_passes(target: Any, context: Context, cache: Any, *, width: int) -> Int[Array, "B T"]:
+    """Run NUM passes over ``width`` positions, the argmax of each feeding the next."""
+    first = context.length - 1
+
+    def step(_, carry):
+        tokens, cache = carry
+        hidden, cache, _ = target.extend(tokens, first, cache, count=jnp.full_like(first, width))
+        return target.unembed(hidden).argmax(-1).astype(jnp.int32), cache
+
+    tokens = jnp.broadcast_to(context.newest(), (len(first), width))
+    return jax.lax.fori_loop(0, NUM, step, (tokens, cache))[0]
+
+
+@jax.jit
+def propose_and_append(program: Program, state: State) -> Context:
+    """Draft NUM times, each time committing the first draft token as if it alone were kept.
+
+    What the drafter does to keep up with committed tokens counts as drafting.
+    """
+    features = _features(program, state)
+
+    def step(_, state):
+        noise = loop.position_noise(program, state)
+        draft, drafter_state, cache = loop.propose(program, state, noise)
+        before = state.context
+        begin, width = before.length - 1, program.drafter.depth + 1
+        drafter_state = program.drafter.observe(
+            program.target,
+            drafter_state,
+            before.window(begin, width),
+            begin,
+            jnp.ones_like(begin),
+            features,
+        )
+        return state.replace(
+            context=_append(before, draft.tokens[:, 0]), drafter=drafter_state, cache=cache
+        )
+
+    return jax.lax.fori_loop(0, NUM, step, state).context
+
+
+def _features(program: Program, state: State) -> tuple[Array, ...]:
+    """The layers that the drafter watches, as one pass gives them."""
+    begin, width = state.context.length - 1, program.drafter.depth + 1
+    if not program.drafter.wants:
+        return ()
+    _, _, features = program.target.extend(
+        state.context.window(begin, width),
+        begin,
+        state.cache,
+        count=jnp.full_like(begin, width),
+        capture=program.drafter.wants,
+    )
+    return features
+
+
+def _append(context: Context, token: Int[Array, " B"]) -> Context:
+    tokens = jax.vmap(lambda row, at, new: row.at[at].set(new))(
+        context.tokens, context.length, token
+    )
+    return Context(tokens, context.length + 1)

@@ -1,0 +1,90 @@
+"""Four speed promises as ratios, in about three minutes on two cores.
+
+python -m specjax.bench.smoke "a prompt that asks for its own text again"
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from specjax import compiled
+from specjax.api import Decoder
+from specjax.bench import peer
+from specjax.bench.comparison import Comparison, compare
+from specjax.bench.timing import interleaved_medians
+from specjax.drafters import NGram
+from specjax.io.load import from_checkpoint, open_checkpoint
+from specjax.request import Request
+
+NUM_TOKENS = 64
+UNUSED_SLOTS = 200
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and print each ratio beside what it should be."""
+    parser = argparse.ArgumentParser(description="Speed promises as ratios within one run.")
+    parser.add_argument("prompt", help="a prompt whose answer quotes it")
+    parser.add_argument("--target", default="smollm2-135m-instruct", help="what to load")
+    args = parser.parse_args(argv)
+    if os.getloadavg()[0] > 1:
+        print("others use this machine: their load slows torch's threads more than ours")
+    checkpoint = open_checkpoint(args.target)
+    target = from_checkpoint(checkpoint)
+    plain = Decoder(target)
+    prompt = plain.encode([[{"role": "user", "content": args.prompt}]])[0]
+    show("plain over transformers, tokens/s", over_peer(plain, checkpoint, prompt), least=2.0)
+    show(f"{UNUSED_SLOTS} unused slots, time per token", with_unused_slots(plain, prompt), most=1.1)
+    comparison = compare(Decoder(target, NGram(4)), prompt, max_new_tokens=2 * NUM_TOKENS, seed=0)
+    show("a pass over 5 positions over one", comparison.costs.pass_cost, most=1.6)
+    show("n-gram over plain, tokens/s", comparison.ratio, least=1.0)
+    print(f"n-gram and plain tokens {'equal' if equal(comparison) else 'DIFFER'}")
+
+
+def over_peer(plain: Decoder, checkpoint: Any, prompt: list[int]) -> float:
+    """Tokens per second of plain decoding over those of transformers, prefill included.
+
+    In turns, never at once: each has threads of its own, as many as there are cores.
+    """
+    model = peer.load_peer(checkpoint)
+    theirs, ours = interleaved_medians(
+        [
+            lambda: peer.generate(model, prompt, NUM_TOKENS),
+            lambda: plain.generate(prompt, max_new_tokens=NUM_TOKENS, stop_token_ids=[]),
+        ]
+    )
+    return theirs / ours
+
+
+def with_unused_slots(plain: Decoder, prompt: list[int]) -> float:
+    """Time of a call whose capacity is larger than it needs, over one without."""
+    snug = plain.request([prompt], max_new_tokens=NUM_TOKENS)
+    roomy = dataclasses.replace(snug, tokens=jnp.pad(snug.tokens, ((0, 0), (0, UNUSED_SLOTS))))
+
+    def run(asked: Request) -> None:
+        jax.block_until_ready(compiled.generate(plain.program, asked, chunk=plain.prefill_chunk))
+
+    without, unused = interleaved_medians([lambda: run(snug), lambda: run(roomy)], repeats=5)
+    return unused / without
+
+
+def equal(comparison: Comparison) -> bool:
+    """Whether speculation changed no token."""
+    return comparison.first_difference is None
+
+
+def show(name: str, value: float, *, least: float = 0.0, most: float = float("inf")) -> None:
+    """Print a ratio, its bound, and whether it keeps it."""
+    bound = f">= {least:.2f}" if least else f"<= {most:.2f}"
+    kept = "met" if least <= value <= most else "MISSED"
+    print(f"{name:36} {value:6.2f}   target {bound}   {kept}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""``specjax generate``: from arguments to an answer on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import sys
+from typing import Any
+
+from specjax import rng
+from specjax.api import Decoder
+from specjax.bench import compare
+from specjax.cli.arguments import DRAFT_LENGTH
+from specjax.cli.comparison import comparison_dict, comparison_lines
+from specjax.cli.trace import traced
+from specjax.drafters import DraftModel, NGram
+from specjax.io import load
+from specjax.prompts import Prompt
+from specjax.result import Result
+
+
+def run(args: argparse.Namespace) -> int:
+    """Answer the prompt, and compare if asked.
+
+    Raises:
+        ValueError: an argument is out of range, or does not go with another.
+        OSError: a model or standard input cannot be read.
+    """
+    _check_pairs(args)
+    text = read_prompt(args.prompt)
+    decoder = build_decoder(args)
+    ids = decoder.encode([chat(text, decoder.tokenizer, raw=args.raw)])[0]
+    settings = sampling_settings(args)
+    decoder.request([ids], **settings)  # refuses before compiling
+    result = _answer(args, decoder, ids, settings)
+    comparison = compare(decoder, ids, **settings) if args.compare else None
+    if args.json:
+        print(json.dumps(_as_dict(result, comparison), allow_nan=False))
+    elif comparison is not None:
+        print("", *comparison_lines(comparison), sep="\n")
+    return 0
+
+
+def _check_pairs(args: argparse.Namespace) -> None:
+    if args.drafter != "none":
+        return
+    if args.compare:
+        raise ValueError("--compare: needs a drafter to compare with none; drop --drafter none")
+    if "draft_length" in args:
+        raise ValueError("--draft-length: there are no drafts with --drafter none; drop one")
+
+
+def read_prompt(argument: str) -> str:
+    """Take the prompt itself, or standard input for "-"."""
+    try:
+        # The newline that ends a file or an echo is not part of what is asked.
+        text = sys.stdin.read().removesuffix("\n") if argument == "-" else argument
+        text.encode()  # a shell hands over any bytes
+    except UnicodeError:
+        raise ValueError("PROMPT: is not valid UTF-8; convert it first") from None
+    return text
+
+
+def build_decoder(args: argparse.Namespace) -> Decoder:
+    """Load the models and put the decoder together."""
+    length = getattr(args, "draft_length", DRAFT_LENGTH)
+    drafter: Any = NGram(length) if args.drafter == "ngram" else None
+    _note(f"loading {args.target}")
+    target = load(args.target)
+    if args.drafter not in ("ngram", "none"):
+        model = target if args.drafter == args.target else load(args.drafter)
+        drafter = DraftModel(model, length)
+    return Decoder(target, drafter, verifier=getattr(args, "verifier", None))
+
+
+def chat(text: str, tokenizer: Any, *, raw: bool) -> Prompt:
+    """Put text in the chat template, where there is one."""
+    if raw or getattr(tokenizer, "chat_template", None) is None or not text:
+        return text
+    return [{"role": "user", "content": text}]
+
+
+def sampling_settings(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the arguments that ``Decoder.generate`` takes by the same names."""
+    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p")
+    seed = rng.draw_seeds(getattr(args, "seed", None), 1)
+    return {name: getattr(args, name) for name in names} | {"seed": seed}
+
+
+def _answer(args, decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result:
+    """Decode in the way asked for; compiled first, so that the times are those of decoding."""
+    length = len(ids) + settings["max_new_tokens"]
+    _note("compiling")
+    if args.trace:
+        result = traced(decoder, ids, settings)
+        print(_text(result))
+    elif args.stream:
+        list(decoder.stream([0] * length, max_new_tokens=0))
+        result = _stream(decoder, ids, settings)
+    else:
+        decoder.warmup(length=length)
+        result = decoder.generate(ids, **settings)
+        if not args.json:
+            print(_text(result))
+    _note(summary(result))
+    return result
+
+
+def _stream(decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result:
+    stream = decoder.stream(ids, **settings)
+    for piece in stream:
+        print(piece.text, end="", flush=True)
+    print(flush=True)
+    return stream.result
+
+
+def _text(result: Result) -> str:
+    """A prompt of text was encoded, so there is a tokenizer to decode with."""
+    assert result.texts is not None
+    return result.texts[0]
+
+
+def summary(result: Result) -> str:
+    """One line about a result."""
+    metrics = result.metrics
+    parts = [f"{metrics.num_tokens} tokens, ended by {result.finish_reasons[0]}"]
+    if metrics.num_tokens:
+        parts += [f"{metrics.mean_acceptance_length:.2f} tokens per pass"]
+    if not math.isnan(metrics.tokens_per_second):
+        parts += [f"{metrics.tokens_per_second:.1f} tokens/s"]
+    return ", ".join(parts)
+
+
+def _as_dict(result: Result, comparison: Any) -> dict[str, Any]:
+    metrics = result.metrics
+    if comparison is not None:
+        metrics = dataclasses.replace(metrics, draft_cost=comparison.costs.draft_cost)
+    answer = {
+        "text": _text(result),
+        "tokens": result.tokens[0],
+        "finish_reason": result.finish_reasons[0],
+        "seed": result.seeds[0],
+        "metrics": metrics.to_dict(),
+    }
+    return answer if comparison is None else answer | {"comparison": comparison_dict(comparison)}
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
