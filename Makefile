@@ -13,13 +13,14 @@ PYTHON := $(shell for python in python3 python3.11 python3.12 python3.13 python;
 	&& echo $$python && break; done)
 endif
 
+# An edit quotes most of its input: that is where n-gram drafts are at home.
 define DEMO_PROMPT
-Correct the spelling of this passage and repeat all of it, changing nothing else:
+Add the missing commas to this text:
 
-Speculative decoding drafts several tokens with a cheap proposer and checks them with the target \
-model in one pass. Every token that agres with the target is kept, and the first one that does not \
-is replaced by the target's own. The text is therfore the same as without drafting, it only \
-arrives sooner.
+The old lighthouse stands at the end of the pier. Every evening the keeper climbs the stairs and \
+lights the lamp, so that the ships can find their way home. In winter the wind is so strong that \
+he has to hold on to the railing with both hands. On clear nights the light can be seen from the \
+villages on the other side of the bay.
 endef
 export DEMO_PROMPT
 
@@ -27,8 +28,7 @@ export DEMO_PROMPT
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
-	$(BIN)/specjax generate "$$DEMO_PROMPT" --stream
-	$(BIN)/specjax generate "$$DEMO_PROMPT" --compare
+	$(BIN)/specjax generate "$$DEMO_PROMPT" --draft-length 8 --stream --compare
 
 test: $(VENV)/installed-test
 	$(BIN)/pytest
@@ -43,7 +43,7 @@ check: $(VENV)/installed-test
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 bench-smoke: $(VENV)/installed-test
-	$(BIN)/specjax bench --smoke
+	$(BIN)/python -m specjax.bench.smoke "$$DEMO_PROMPT"
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .import_linter_cache
