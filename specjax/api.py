@@ -69,7 +69,7 @@ class Decoder:
             )
         self.tokenizer = getattr(target, "tokenizer", None) if tokenizer is None else tokenizer
         self.program = Program(target, drafter, choose_verifier(verifier, drafter), processors)
-        self.max_length = _smallest(capacity, target.max_length)
+        self.max_length = _checked_capacity(capacity, target.max_length)
         if prefill_chunk is None:
             prefill_chunk = 32 if jax.default_backend() == "cpu" else 256
         self.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
@@ -258,8 +258,10 @@ def _positive(name: str, value: Any) -> int:
     return int(value)
 
 
-def _smallest(capacity: int | None, max_length: int | None) -> int | None:
-    if capacity is not None:
-        _positive("capacity", capacity)
-    known = [n for n in (capacity, max_length) if n is not None]
-    return min(known) if known else None
+def _checked_capacity(capacity: int | None, max_length: int | None) -> int | None:
+    """The longest text: the target's own, or less if asked for less."""
+    if capacity is None:
+        return max_length
+    if max_length is not None and _positive("capacity", capacity) > max_length:
+        raise ValueError(f"capacity: {capacity} is beyond the target's {max_length}; lower it")
+    return _positive("capacity", capacity)

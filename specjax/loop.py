@@ -172,8 +172,9 @@ def propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
         program.target, state.cache, state.drafter, state.context, draw, width=drafter.depth
     )
     within = tree.depths(draft.parent)[:, 1:] <= draw.cap[:, None]
+    valid = tree.reachable(draft.parent, draft.valid & within)
     drafter_state = freeze(active, drafter_state, state.drafter)
-    return dataclasses.replace(draft, valid=draft.valid & within), drafter_state, cache
+    return dataclasses.replace(draft, valid=valid), drafter_state, cache
 
 
 def _target_pass(program: Program, state: State, draft: Draft):

@@ -44,8 +44,8 @@ def perturb(
 
 def _ordered_bits(x: Float[Array, " V"]) -> Int[Array, " V"]:
     """Map float32 to int32 so that the order is kept: bisection then ends after 32 halvings."""
-    x = x.astype(jnp.float32) + 0.0  # -0.0 and 0.0 are a tie
-    bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.int32)
+    bits = jnp.where(bits == jnp.int32(-(2**31)), 0, bits)  # -0.0 ties with 0.0
     return jnp.where(bits < 0, bits ^ jnp.int32(0x7FFFFFFF), bits)
 
 

@@ -31,6 +31,12 @@ def depths(parent: Int[Array, "B N"]) -> Int[Array, "B M"]:
     return ancestors(parent).sum(-1, dtype=jnp.int32) - 1
 
 
+def reachable(parent: Int[Array, "B N"], valid: Bool[Array, "B N"]) -> Bool[Array, "B N"]:
+    """Whether a node and all above it are valid: what can be accepted at all."""
+    blocked = ancestors(parent)[:, 1:, 1:] & ~valid[:, None]
+    return ~blocked.any(-1)
+
+
 def paths(parent: Int[Array, "B N"], depth: int) -> Int[Array, "B M K"]:
     """Nodes at depths 1..K on the way to each node, its own last; 0 beyond its own depth."""
     seen = ancestors(parent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specjax import compiled
@@ -78,7 +79,8 @@ def draft_row(decoder: Decoder, seen: Round, i: int) -> list[str]:
         row.append(shown(decoder, int(seen.coins[0, i])))
     else:
         if isinstance(decoder.program.verifier, Block):
-            h, _ = decoder.program.verifier.thresholds(seen.draft, seen.p)
+            draft, p = jax.tree.map(jnp.asarray, (seen.draft, seen.p))
+            h, _ = decoder.program.verifier.thresholds(draft, p)
             row.append(f"{float(h[0, i]):.4f}")
         row.append(f"{float(seen.coins[0, i]):.4f}")
     return [*row, verdict_of(decoder, seen, i)]
