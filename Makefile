@@ -1,7 +1,8 @@
 # make demo    install, fetch a 135M-parameter model, answer a prompt speculatively
 # make test    install with the test extras, run the fast tests
 # make check   lint, formatting, types, layers
-# make slow    tests with a real model and long statistics
+# make slow    tests with a real model and long statistics; PROMPTS=file.jsonl chooses prompts
+# make bench-smoke   four speed promises, as ratios
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,7 +35,7 @@ test: $(VENV)/installed-test
 	$(BIN)/pytest
 
 slow: $(VENV)/installed-test
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow $(if $(PROMPTS),--prompts $(PROMPTS))
 
 check: $(VENV)/installed-test
 	$(BIN)/ruff check .
