@@ -147,7 +147,14 @@ class Decoder:
             min_p=min_p,
             seed=seed,
         )
-        return Stream(self, request, rounds)
+        return Stream(
+            self.program,
+            request,
+            rounds=rounds,
+            chunk=self.prefill_chunk,
+            tokenizer=self.tokenizer,
+            collect=self.collect,
+        )
 
     def score(self, prompt: Prompt, completion: str | Sequence[int]) -> list[float]:
         """Log-probability of each completion token under the target itself, at temperature 1.

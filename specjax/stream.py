@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from specjax import compiled
 from specjax.io.text_stream import TextStream
+from specjax.program import Program
+from specjax.protocols import Tokenizer
 from specjax.request import Request
 from specjax.result import FINISH_REASONS, Piece, Result
 from specjax.types import RUNNING
-
-if TYPE_CHECKING:
-    from specjax.api import Decoder
 
 
 class Stream:
@@ -26,10 +25,32 @@ class Stream:
     The pieces' texts of a row, joined, are the row's text in the result.
     """
 
-    def __init__(self, decoder: Decoder, request: Request, rounds: int) -> None:
-        self._decoder = decoder
+    def __init__(
+        self,
+        program: Program,
+        request: Request,
+        *,
+        rounds: int,
+        chunk: int,
+        tokenizer: Tokenizer | None,
+        collect: Callable[..., Result],
+    ) -> None:
+        """Nothing runs before the first piece is asked for.
+
+        Args:
+            program: what every round runs.
+            request: the prompts and settings.
+            rounds: rounds a dispatch.
+            chunk: positions a prefill pass.
+            tokenizer: turns tokens into text; None leaves texts empty.
+            collect: makes the result of the request, the last output and the times.
+        """
+        self._program = program
         self._request = request
-        self._rounds = jax.numpy.asarray(rounds, jax.numpy.int32)
+        self._rounds = jnp.asarray(rounds, jnp.int32)
+        self._chunk = chunk
+        self._tokenizer = tokenizer
+        self._collect = collect
         self._result: Result | None = None
         self._pieces = self._run()
 
@@ -48,13 +69,12 @@ class Stream:
         return self._result
 
     def _run(self) -> Iterator[Piece]:
-        decoder, request = self._decoder, self._request
+        request = self._request
         begin = time.perf_counter()
-        state = compiled.begin(decoder.program, request, chunk=decoder.prefill_chunk)
-        shown = np.asarray(request.length)
-        rows = [_Row(decoder, request, row) for row in range(len(shown))]
+        state = compiled.begin(self._program, request, chunk=self._chunk)
+        rows = [_Row(self._tokenizer, request, row) for row in range(len(request.length))]
         while True:
-            state, output = compiled.advance(decoder.program, state, self._rounds)
+            state, output = compiled.advance(self._program, state, self._rounds)
             output = jax.device_get(output)
             now = time.perf_counter()
             for row in rows:
@@ -63,7 +83,7 @@ class Stream:
                     yield piece
             if (output.finish != RUNNING).all():
                 break
-        self._result = decoder.collect(
+        self._result = self._collect(
             request,
             output,
             seconds=time.perf_counter() - begin,
@@ -76,11 +96,11 @@ class Stream:
 class _Row:
     """What has been handed out of one row, and when."""
 
-    def __init__(self, decoder: Decoder, request: Request, row: int) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, request: Request, row: int) -> None:
         self.row = row
         self.shown = int(request.length[row])
         self.stops = set(np.asarray(request.stop_ids)[row].tolist())
-        self.text = None if decoder.tokenizer is None else TextStream(decoder.tokenizer)
+        self.text = None if tokenizer is None else TextStream(tokenizer)
         self.times: list[float] = []
         self.done = False
 

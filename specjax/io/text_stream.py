@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specjax.io.tokenizer import Tokenizer
+from specjax.protocols import Tokenizer
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
 
