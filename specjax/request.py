@@ -96,7 +96,7 @@ def sampling_of(batch: int, temperature, top_k, top_p, min_p) -> Sampling:
 
 def _per_row(name, value, batch, dtype, *, low, high=np.inf, open_low=False):
     """Normalise a number or one a row to a strongly typed array: a weak type would retrace."""
-    values = np.asarray(value)
+    values = np.asarray(value, None if rng.is_flat(value) else object)
     if values.ndim > 1 or (values.ndim == 1 and len(values) != batch):
         raise ValueError(f"{name}: give one number or one for each of {batch} rows, got {value!r}")
     whole = np.issubdtype(dtype, np.integer)
@@ -105,8 +105,8 @@ def _per_row(name, value, batch, dtype, *, low, high=np.inf, open_low=False):
         raise ValueError(f"{name}: must be {kind}, got {value!r}")
     high = min(high, np.iinfo(dtype).max if whole else float(np.finfo(dtype).max))
     if not ((values > low if open_low else values >= low) & (values <= high)).all():
-        bounds = f"{'(' if open_low else '['}{low}, {high:g}]"
-        raise ValueError(f"{name}: must be in {bounds}, got {value!r}")
+        least = f"{'above' if open_low else 'at least'} {low}"
+        raise ValueError(f"{name}: must be {least} and at most {high:g}, got {value!r}")
     return jnp.asarray(np.broadcast_to(values, (batch,)).astype(dtype))
 
 

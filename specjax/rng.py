@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 
 POSITION, DRAFT, ACCEPT, LAST = range(4)
+
+
+def is_flat(value: object) -> bool:
+    """Whether a value is one number or a plain list of them: what numpy reads without complaint."""
+    return not isinstance(value, Sequence) or not any(isinstance(x, Sequence) for x in value)
 
 
 def draw_seeds(seed: int | Sequence[int] | None, batch: int) -> list[int]:
@@ -33,7 +39,7 @@ def draw_seeds(seed: int | Sequence[int] | None, batch: int) -> list[int]:
     """
     if seed is None:
         return [secrets.randbits(32) for _ in range(batch)]
-    given = np.asarray(seed)
+    given = np.asarray(seed, None if is_flat(seed) else object)
     if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
         raise ValueError(f"seed: give one int, or one for each of {batch} rows, got {seed!r}")
     seeds = given + np.arange(batch) if given.ndim == 0 else given
@@ -69,8 +75,12 @@ def uniforms(key: Key[Array, " B"], num: int, dtype=jnp.float32) -> Float[Array,
 
 
 def gumbel(key: Key[Array, "..."], size: int) -> Float[Array, "... V"]:
-    """Draw a Gumbel vector from each key, in float32."""
-    flat = jax.vmap(lambda k: jax.random.gumbel(k, (size,), jnp.float32))(key.reshape(-1))
+    """Draw a Gumbel vector from each key, in float32.
+
+    From 23 random bits an entry, as is the default, two of 50,000 would often share the maximum.
+    """
+    one = partial(jax.random.gumbel, shape=(size,), dtype=jnp.float32, mode="high")
+    flat = jax.vmap(one)(key.reshape(-1))
     return flat.reshape(*key.shape, size)
 
 

@@ -149,3 +149,10 @@ def test_a_whole_call_reuses_no_key(program):
     with jax.debug_key_reuse(True):
         state = decode(program, [[1, 2, 3]] * 2, 5)
     assert state.context.length.tolist() == [8, 8]
+
+
+def test_no_two_tokens_share_the_maximum_of_a_large_vocabulary():
+    """Noise of 23 bits an entry would tie in one vector of 400, and the lower id would win."""
+    keys = jax.random.split(jax.random.key(0, impl="threefry2x32"), 1000)
+    noise = jax.jit(lambda k: jax.lax.map(lambda one: rng.gumbel(one[None], 49_152)[0], k))(keys)
+    assert ((noise == noise.max(1, keepdims=True)).sum(1) == 1).all()
