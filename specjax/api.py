@@ -33,7 +33,7 @@ class Decoder:
         verifier: "token", "block" or "coupled", or any ``specjax.protocols.Verifier``. Default:
             coupled for drafts that are point masses, block for sampled chains, token for trees.
         tokenizer: default the target's own.
-        processors: what changes logits before they are sampled, on both sides.
+        processors: your own, applied on both sides before temperature, top-k, top-p and min-p.
         capacity: the longest prompt and output together; default what the target allows.
         prefill_chunk: positions a prefill pass; default 32 on CPU and 256 elsewhere.
 
@@ -57,18 +57,28 @@ class Decoder:
         *,
         verifier: str | Verifier | None = None,
         tokenizer: Any = None,
-        processors: tuple[Processor, ...] = sampling.FILTERS,
+        processors: tuple[Processor, ...] = (),
         capacity: int | None = None,
         prefill_chunk: int | None = None,
     ) -> None:
         drafter = Plain() if drafter is None else drafter
-        if not hasattr(drafter, "propose"):
+        if isinstance(target, type) or not hasattr(target, "extend"):
             raise ValueError(
-                f"drafter: must be a Drafter or None, got {type(drafter).__name__}; "
-                "to draft with a model, pass specjax.drafters.DraftModel(model)"
+                f"target: must be a Target, got {target!r:.60}; specjax.load(name) makes one"
+            )
+        if isinstance(drafter, type) or not hasattr(drafter, "propose"):
+            raise ValueError(
+                f"drafter: must be a Drafter such as specjax.drafters.NGram(4) or "
+                f"specjax.drafters.DraftModel(model), or None; got {drafter!r:.60}"
             )
         self.tokenizer = getattr(target, "tokenizer", None) if tokenizer is None else tokenizer
-        self.program = Program(target, drafter, choose_verifier(verifier, drafter), processors)
+        self.processors = tuple(processors)
+        self.program = Program(
+            target,
+            drafter,
+            choose_verifier(verifier, drafter),
+            (*self.processors, *sampling.FILTERS),
+        )
         self.max_length = _checked_capacity(capacity, target.max_length)
         if prefill_chunk is None:
             prefill_chunk = 32 if jax.default_backend() == "cpu" else 256
@@ -173,7 +183,8 @@ class Decoder:
 
     def warmup(self, *, batch: int = 1, length: int = 128) -> None:
         """Compile ``generate`` for ``batch`` prompts whose length and budget sum to ``length``."""
-        length = min(length, self.max_length or length)
+        _positive("batch", batch)
+        length = min(_positive("length", length), self.max_length or length)
         request = self.request([[0] * length] * batch, max_new_tokens=0)
         jax.block_until_ready(compiled.generate(self.program, request, chunk=self.prefill_chunk))
 
@@ -242,7 +253,7 @@ def choose_verifier(verifier: str | Verifier | None, drafter: Any) -> Verifier:
         if verifier not in VERIFIERS:
             raise ValueError(f"verifier: unknown {verifier!r}; known are {', '.join(VERIFIERS)}")
         return VERIFIERS[verifier]()
-    if not hasattr(verifier, "accept"):
+    if isinstance(verifier, type) or not hasattr(verifier, "accept"):
         raise ValueError(f"verifier: must be a name or a Verifier, got {verifier!r}")
     return verifier
 

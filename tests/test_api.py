@@ -275,3 +275,47 @@ def test_a_draft_length_below_one_is_refused():
 def test_a_capacity_beyond_the_target_is_refused():
     with pytest.raises(ValueError, match="capacity"):
         Decoder(tiny_lm(jax.random.key(0), max_length=64), capacity=65)
+
+
+@struct.dataclass
+class Forbids:
+    """Forbids one token."""
+
+    token: int = struct.field(pytree_node=False)
+
+    def init(self, tokens, length, row):
+        return ()
+
+    def advance(self, h, token):
+        return h
+
+    def apply(self, logits, h, row):
+        return logits.at[self.token].set(-jnp.inf)
+
+
+def test_an_own_processor_comes_before_the_filters_and_replaces_none():
+    greedy = Decoder(TARGET).generate([1, 2], max_new_tokens=1).tokens[0][0]
+    own = Decoder(TARGET, processors=(Forbids(greedy),))
+    best = own.generate([1, 2], max_new_tokens=1).tokens
+    assert best != [[greedy]]
+    assert own.generate([1, 2], max_new_tokens=1, temperature=9.0, top_k=1).tokens == best
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: Decoder("smollm2-135m-instruct"), "target"),
+        (lambda: Decoder(TARGET, NGram), "drafter"),
+        (lambda: Decoder(TARGET, NGram(2), verifier=Block), "verifier"),
+        (lambda: Decoder(TARGET, DraftModel("tiny")), "model"),
+        (lambda: DraftModel(TARGET, 2, catch_up=0), "catch_up"),
+        (lambda: NGram(4, max_ngram=2.5), "max_ngram"),
+        (lambda: Decoder(TARGET).warmup(batch=0), "batch"),
+        (lambda: Decoder(TARGET).warmup(length=0), "length"),
+        (lambda: Decoder(TARGET).generate([1], temperature=[[1.0], [1.0, 2.0]]), "temperature"),
+        (lambda: Decoder(TARGET).generate([1], seed=[[1], [1, 2]]), "seed"),
+    ],
+)
+def test_a_likely_mistake_is_answered_by_name(make, name):
+    with pytest.raises(ValueError, match=name):
+        make()

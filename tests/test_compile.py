@@ -94,6 +94,7 @@ def test_the_whole_round_is_inside_the_loop_and_calls_nobody(drafter):
 
 
 def test_a_call_transfers_nothing_between_start_and_end():
+    # On CPU the guard cannot see the device's side; that nobody is called is shown above.
     prepared = request()
     compiled.generate(DECODER.program, prepared, chunk=8)
     with jax.transfer_guard("disallow"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from specjax import rng
 from specjax.api import Decoder
 from specjax.bench.costs import Costs, measure_costs
 from specjax.bench.timing import interleaved_medians
@@ -70,7 +71,7 @@ def compare(decoder: Decoder, prompt: Prompt, *, repeats: int = 3, **settings: A
         decoder: what to compare with plain decoding of the same target.
         prompt: one prompt.
         repeats: timed runs of each.
-        **settings: as for ``Decoder.generate``; ``seed`` must be given.
+        **settings: as for ``Decoder.generate``; without a seed one is drawn for both.
 
     Raises:
         ValueError: the decoder decodes plainly already, or a setting is out of range.
@@ -82,10 +83,11 @@ def compare(decoder: Decoder, prompt: Prompt, *, repeats: int = 3, **settings: A
     plain = Decoder(
         program.target,
         tokenizer=decoder.tokenizer,
-        processors=program.processors,
+        processors=decoder.processors,
         capacity=decoder.max_length,
         prefill_chunk=decoder.prefill_chunk,
     )
+    settings["seed"] = rng.draw_seeds(settings.get("seed"), 1)
     results: dict[Decoder, Result] = {}
 
     def run(which: Decoder) -> None:

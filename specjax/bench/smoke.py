@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import os
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,8 +28,8 @@ NUM_TOKENS = 64
 UNUSED_SLOTS = 200
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and print each ratio beside what it should be."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print each ratio beside what it should be, and return 1 if one is missed."""
     parser = argparse.ArgumentParser(description="Speed promises as ratios within one run.")
     parser.add_argument("prompt", help="a prompt whose answer quotes it")
     parser.add_argument("--target", default="smollm2-135m-instruct", help="what to load")
@@ -39,12 +40,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     target = from_checkpoint(checkpoint)
     plain = Decoder(target)
     prompt = plain.encode([[{"role": "user", "content": args.prompt}]])[0]
-    show("plain over transformers, tokens/s", over_peer(plain, checkpoint, prompt), least=2.0)
-    show(f"{UNUSED_SLOTS} unused slots, time per token", with_unused_slots(plain, prompt), most=1.1)
+    kept = [
+        show("plain over transformers, tokens/s", over_peer(plain, checkpoint, prompt), least=2.0),
+        show(f"{UNUSED_SLOTS} unused slots, time", with_unused_slots(plain, prompt), most=1.1),
+    ]
     comparison = compare(Decoder(target, NGram(4)), prompt, max_new_tokens=2 * NUM_TOKENS, seed=0)
-    show("a pass over 5 positions over one", comparison.costs.pass_cost, most=1.6)
-    show("n-gram over plain, tokens/s", comparison.ratio, least=1.0)
-    print(f"n-gram and plain tokens {'equal' if equal(comparison) else 'DIFFER'}")
+    kept += [
+        show("a pass over 5 positions over one", comparison.costs.pass_cost, most=1.6),
+        show("n-gram over plain, tokens/s", comparison.ratio, least=1.0),
+        equal(comparison),
+    ]
+    print(f"n-gram and plain tokens {'equal' if kept[-1] else 'DIFFER'}")
+    return 0 if all(kept) else 1
 
 
 def over_peer(plain: Decoder, checkpoint: Any, prompt: list[int]) -> float:
@@ -79,12 +86,13 @@ def equal(comparison: Comparison) -> bool:
     return comparison.first_difference is None
 
 
-def show(name: str, value: float, *, least: float = 0.0, most: float = float("inf")) -> None:
-    """Print a ratio, its bound, and whether it keeps it."""
+def show(name: str, value: float, *, least: float = 0.0, most: float = float("inf")) -> bool:
+    """Print a ratio, its bound, and whether it keeps it; say so."""
     bound = f">= {least:.2f}" if least else f"<= {most:.2f}"
-    kept = "met" if least <= value <= most else "MISSED"
-    print(f"{name:36} {value:6.2f}   target {bound}   {kept}", flush=True)
+    kept = least <= value <= most
+    print(f"{name:36} {value:6.2f}   target {bound}   {'met' if kept else 'MISSED'}", flush=True)
+    return kept
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

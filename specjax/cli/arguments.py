@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import NoReturn
 
+from specjax import __version__
+
 DRAFT_LENGTH = 4
 
 
@@ -18,6 +20,7 @@ class Parser(argparse.ArgumentParser):
 def build_parser() -> Parser:
     """Build the parser of ``specjax`` and its commands."""
     parser = Parser(prog="specjax", description="Speculative decoding in JAX.")
+    parser.add_argument("--version", action="version", version=f"specjax {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     generate = commands.add_parser(
         "generate",

@@ -30,6 +30,8 @@ def run(args: argparse.Namespace) -> int:
     """
     _check_pairs(args)
     text = read_prompt(args.prompt)
+    if not text:
+        raise ValueError("PROMPT: is empty; give it some text")
     decoder = build_decoder(args)
     ids = decoder.encode([chat(text, decoder.tokenizer, raw=args.raw)])[0]
     settings = sampling_settings(args)
@@ -70,9 +72,16 @@ def build_decoder(args: argparse.Namespace) -> Decoder:
     _note(f"loading {args.target}")
     target = load(args.target)
     if args.drafter not in ("ngram", "none"):
-        model = target if args.drafter == args.target else load(args.drafter)
+        model = target if args.drafter == args.target else _load_drafter(args.drafter)
         drafter = DraftModel(model, length)
     return Decoder(target, drafter, verifier=getattr(args, "verifier", None))
+
+
+def _load_drafter(name: str) -> Any:
+    try:
+        return load(name)
+    except ValueError as error:
+        raise ValueError(f"--drafter: is ngram, none, or a model: {error}") from error
 
 
 def chat(text: str, tokenizer: Any, *, raw: bool) -> Prompt:

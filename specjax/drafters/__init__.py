@@ -1,7 +1,8 @@
 """Where drafts come from. Each drafter is one file behind ``specjax.protocols.Drafter``."""
 
+from specjax.drafters.chain import Chain
 from specjax.drafters.draft_model import DraftModel
 from specjax.drafters.ngram import NGram
 from specjax.drafters.plain import Plain
 
-__all__ = ["DraftModel", "NGram", "Plain"]
+__all__ = ["Chain", "DraftModel", "NGram", "Plain"]

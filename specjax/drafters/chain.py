@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from jaxtyping import Array, Float, Int
+
+
+def at_least_one(name: str, value: Any) -> None:
+    """Raise ValueError unless ``value`` is a whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise ValueError(f"{name}: must be an int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name}: must be at least 1, got {value}")
 
 
 class Chain:
@@ -13,10 +22,7 @@ class Chain:
     draft_length: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.draft_length, bool) or not isinstance(self.draft_length, int):
-            raise ValueError(f"draft_length: must be an int, got {self.draft_length!r}")
-        if self.draft_length < 1:
-            raise ValueError(f"draft_length: must be at least 1, got {self.draft_length}")
+        at_least_one("draft_length", self.draft_length)
 
     @property
     def depth(self) -> int:

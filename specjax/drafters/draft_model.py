@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from specjax import tree
-from specjax.drafters.chain import Chain
+from specjax.drafters.chain import Chain, at_least_one
 from specjax.protocols import Draw
 from specjax.types import Context, Draft, Node
 
@@ -63,6 +63,11 @@ class DraftModel(Chain):
         Raises:
             ValueError: the token maps differ, or (where one is unknown) the vocabulary sizes.
         """
+        if not hasattr(self.model, "extend"):
+            raise ValueError(
+                f"model: must be a Target, got {type(self.model).__name__}; "
+                "specjax.load(name) makes one"
+            )
         ours, theirs = (getattr(m, "tokenizer", None) for m in (self.model, target))
         if ours is not None and theirs is not None:
             if ours.vocabulary != theirs.vocabulary:
@@ -75,6 +80,10 @@ class DraftModel(Chain):
                 f"drafter: its model has {self.model.vocab_size} tokens, the target "
                 f"{target.vocab_size}; draft with a model of the same vocabulary"
             )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one("catch_up", self.catch_up)
 
     def init(self, target: Any, batch: int, capacity: int) -> Progress:
         """Allocate the draft model's own cache."""
@@ -143,7 +152,7 @@ class DraftModel(Chain):
         batch = root.alive.shape[0]
         probs = None
         if draw.records_law:
-            probs = jnp.zeros((batch, width, target.vocab_size), jnp.float32)
+            probs = jnp.zeros((batch, width, target.vocab_size), float)
         return Growing(
             num=jnp.zeros((), jnp.int32),
             node=root,

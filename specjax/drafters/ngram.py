@@ -9,7 +9,7 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from specjax import tree
-from specjax.drafters.chain import Chain
+from specjax.drafters.chain import Chain, at_least_one
 from specjax.protocols import Draw
 from specjax.types import Context, Draft
 
@@ -28,10 +28,11 @@ class NGram(Chain):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.min_ngram <= self.max_ngram:
+        at_least_one("min_ngram", self.min_ngram)
+        at_least_one("max_ngram", self.max_ngram)
+        if self.min_ngram > self.max_ngram:
             raise ValueError(
-                "min_ngram: must be at least 1 and at most max_ngram, "
-                f"got {self.min_ngram} and {self.max_ngram}"
+                f"min_ngram: must be at most max_ngram, got {self.min_ngram} and {self.max_ngram}"
             )
 
     def propose(

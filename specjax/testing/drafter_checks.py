@@ -48,7 +48,13 @@ def _run(target: Any, drafter: Any, verifier: Verifier, temperature: float, rows
     rows = range(len(prompts)) if rows is None else rows
     values = sampling_values(len(rows), temperature)
     program = loop.Program(target, drafter, verifier)
-    return decode(program, [prompts[r] for r in rows], NUM, seeds=list(rows), values=values)
+    with jax.default_matmul_precision("highest"):
+        return decode(program, [prompts[r] for r in rows], NUM, seeds=list(rows), values=values)
+
+
+def _plain(target: Any, drafter: Any, temperature: float) -> list[list[int]]:
+    """Plain decoding through passes as wide as the drafter's, so that no rounding differs."""
+    return _texts(_run(target, Plain(drafter.num_nodes), Coupled(), temperature))
 
 
 def _texts(state: State) -> list[list[int]]:
@@ -58,21 +64,19 @@ def _texts(state: State) -> list[list[int]]:
 
 def greedy_is_plain_greedy(drafter: Any, target: Any) -> None:
     """At temperature 0 every verifier gives the target's very tokens."""
-    plain = _texts(_run(target, Plain(), Coupled(), 0.0))
+    plain = _plain(target, drafter, 0.0)
     for verifier in verifiers(drafter):
         assert _texts(_run(target, drafter, verifier, 0.0)) == plain, f"greedy under {verifier}"
 
 
 def coupled_is_plain_sampling(drafter: Any, target: Any) -> None:
     """Under coupled verification a seed gives the tokens of plain sampling."""
-    plain = _texts(_run(target, Plain(), Coupled(), 1.0))
+    plain = _plain(target, drafter, 1.0)
     assert _texts(_run(target, drafter, Coupled(), 1.0)) == plain, "coupled differs from plain"
 
 
 def law_is_kept(drafter: Any, target: Any, rows: int = 20_000) -> None:
-    """Sequences over several rounds follow the target's law (for targets of up to 8 tokens)."""
-    if target.vocab_size > 8:
-        return
+    """Sequences over several rounds follow the target's law; the target has few tokens."""
     prompt = [1, 0, 1]
     law = sequence_law(target, prompt, 3, sampling_values(1))
     for verifier in verifiers(drafter):
@@ -91,12 +95,12 @@ def rows_are_independent(drafter: Any, target: Any) -> None:
 
 
 def values_do_not_retrace(drafter: Any, target: Any) -> None:
-    """New seeds, temperatures and prompts of the same shape compile nothing."""
+    """New temperatures, rows and seeds of the same shape compile nothing."""
     traces = []
-    for temperature in (1.0, 0.5):
-        _run(target, drafter, Coupled(), temperature)
+    for temperature, rows in ((1.0, (0, 3)), (0.5, (3, 2)), (0.0, (1, 3))):
+        _run(target, drafter, Coupled(), temperature, rows=rows)
         traces.append(num_traces())
-    assert traces[0] == traces[1], "a new temperature was traced anew"
+    assert len(set(traces)) == 1, "new values were traced anew"
 
 
 def counters_equal_tokens(drafter: Any, target: Any) -> None:
@@ -148,11 +152,13 @@ DRAFTER_CHECKS = (
 def check_drafter(drafter: Any, target: Any) -> list[str]:
     """Run every check and return their names.
 
-    A target of at most 8 tokens (``TableLM.random(key, 4)``) has its law checked as well.
+    The law is checked where the target is small enough to enumerate: at most 8 tokens, such as
+    ``TableLM.random(key, 4)``. Compiling takes most of a minute.
 
     Raises:
         AssertionError: a promise of ``specjax.protocols.Drafter`` is broken, and which.
     """
-    for check in DRAFTER_CHECKS:
+    checks = [c for c in DRAFTER_CHECKS if c is not law_is_kept or target.vocab_size <= 8]
+    for check in checks:
         check(drafter, target)
-    return [check.__name__ for check in DRAFTER_CHECKS]
+    return [check.__name__ for check in checks]
