@@ -35,7 +35,7 @@ test: $(VENV)/installed-test
 	$(BIN)/pytest
 
 slow: $(VENV)/installed-test
-	$(BIN)/pytest -m slow $(if $(PROMPTS),--prompts $(PROMPTS))
+	$(BIN)/pytest -m slow -rP $(if $(PROMPTS),--prompts $(PROMPTS))
 
 check: $(VENV)/installed-test
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ input, and a line a batch such as this one of SmolLM2-135M on two CPU cores (--b
 
 The first line of each capacity counts compilation too. A question is {"question_id": 81,
 "category": "writing", "turns": ["..."]}; its first turn is asked. --prompt "..." asks one thing
-instead. For an accelerator: pip install "specjax[tpu]" or "specjax[cuda]"; nothing else changes,
+instead. For an accelerator: pip install -e ".[tpu]" or ".[cuda]"; nothing else changes,
 only weights are then bfloat16 instead of float32. One device is used.
 """
 
