@@ -188,3 +188,27 @@ def test_coupled_tokens_are_those_of_plain_sampling(target, prompts, draft_lengt
     ):
         ours = run(target, drafter, Coupled(), prompts, 64, temperature=1.0)
         np.testing.assert_array_equal(np.stack(ours), np.stack(plain))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_target_as_its_own_drafter_is_accepted_for_200_rounds(target, temperature):
+    """From a one-token prompt, too. A near tie between a pass over one and over five is excused."""
+    prompts = [[504], target.tokenizer.apply_chat_template([user(QUESTIONS[0])])]
+    program = loop.Program(target, DraftModel(target, 4), Coupled())
+    values = sampling_values(2, temperature)
+    state = decode(program, prompts, 1000, values=values, chunk=32)
+    outcomes = np.asarray(state.stats.outcomes).sum(0)
+    cut_short = int(outcomes.sum() - outcomes[-1, -1])
+    print(f"temperature {temperature}: {cut_short} of {outcomes.sum()} rounds were not fully kept")
+    assert cut_short <= 4
+
+
+@pytest.mark.slow
+def test_a_row_alone_equals_the_row_in_a_batch_of_eight(target, prompts):
+    """Greedy, ragged; between batch sizes only near ties are excused."""
+    batch = prompts[:8]
+    together = run(target, NGram(4), Coupled(), batch, 32)
+    for row in (0, 3, 7):
+        alone = run(target, NGram(4), Coupled(), [batch[row]], 32)
+        assert differences(target, [batch[row]], [together[row]], alone) == []
