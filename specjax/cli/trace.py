@@ -22,7 +22,10 @@ def traced(decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result
     """Decode one prompt round by round and print each; the tokens are those of ``generate``."""
     asked = decoder.request([ids], **settings)
     state = compiled.begin(decoder.program, asked, chunk=decoder.prefill_chunk)
-    print("p: the target's law, q: the draft's.", rule(decoder), end="\n\n")
+    print("p: the target's law after what is drafted above, q: the draft's.")
+    print(rule(decoder))
+    greedy = not settings.get("temperature")
+    print("Temperature 0: p is 1 for the likeliest token and 0 for all others.\n" if greedy else "")
     number = 0
     while int(state.finish[0]) == RUNNING:
         number += 1
@@ -123,8 +126,14 @@ def table(rows: list[list[str]]) -> list[str]:
     ]
 
 
+def special_name(decoder: Decoder, token: int) -> str:
+    """What the vocabulary calls a token without text, its id where there is no vocabulary."""
+    vocabulary = getattr(decoder.tokenizer, "vocabulary", {})
+    return next((name for name, index in vocabulary.items() if index == token), f"#{token}")
+
+
 def shown(decoder: Decoder, token: int) -> str:
-    """A token's text in quotes, its id where it has none."""
+    """A token's text in quotes; a special token's name, which is no text, without."""
     text = "" if decoder.tokenizer is None else decoder.tokenizer.decode([token])
-    quoted = repr(text) if text else f"#{token}"
+    quoted = repr(text) if text else special_name(decoder, token)
     return quoted if len(quoted) <= TEXT_WIDTH else quoted[: TEXT_WIDTH - 1] + "…"
