@@ -145,8 +145,7 @@ class Decoder:
 
         Iterate over the stream for ``Piece``s; afterwards ``stream.result`` is the whole.
         """
-        if not is_int(rounds) or rounds < 1:
-            raise ValueError(f"rounds: must be an int of at least 1, got {rounds!r}")
+        _positive("rounds", rounds)
         request = self.request(
             self.encode(prompts),
             stop_token_ids,
@@ -280,6 +279,7 @@ def _checked_capacity(capacity: int | None, max_length: int | None) -> int | Non
     """The longest text: the target's own, or less if asked for less."""
     if capacity is None:
         return max_length
-    if max_length is not None and _positive("capacity", capacity) > max_length:
+    capacity = _positive("capacity", capacity)
+    if max_length is not None and capacity > max_length:
         raise ValueError(f"capacity: {capacity} is beyond the target's {max_length}; lower it")
-    return _positive("capacity", capacity)
+    return capacity
