@@ -232,7 +232,7 @@ class Decoder:
     def _texts(self, tokens: list[list[int]], request: Request) -> list[str] | None:
         if self.tokenizer is None:
             return None
-        stops = set(np.asarray(request.stop_ids)[0].tolist())
+        stops = set(np.asarray(request.sampling.stop_ids)[0].tolist())
         shown = [row[:-1] if row and row[-1] in stops else row for row in tokens]
         return [self.tokenizer.decode(row) for row in shown]
 

@@ -32,7 +32,9 @@ def clip(state: State, emitted: Int[Array, "B E"], num, num_accepted):
     room = state.limit - state.context.length
     offered = jnp.minimum(num, room)
     place = jnp.arange(emitted.shape[1], dtype=jnp.int32)
-    stops = (emitted[..., None] == state.stop_ids[:, None]).any(-1) & (place < offered[:, None])
+    stops = (emitted[..., None] == state.sampling.stop_ids[:, None]).any(-1) & (
+        place < offered[:, None]
+    )
     stopped = stops.any(-1)
     count = jnp.where(stopped, stops.argmax(-1).astype(jnp.int32) + 1, offered)
     finish = jnp.where(num == num_accepted, DEAD_END, RUNNING)

@@ -42,7 +42,6 @@ def _start(program: Program, request: Request) -> State:
         sampling_values=request.sampling,
         key=rng.row_keys(request.seeds),
         limit=request.limit,
-        stop_ids=request.stop_ids,
     )
 
 

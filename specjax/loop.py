@@ -46,13 +46,12 @@ def start(
     sampling_values: Sampling,
     key: Key[Array, " B"],
     limit: Int[Array, " B"],
-    stop_ids: Int[Array, "B I"],
     cap: Int[Array, " B"] | None = None,
 ) -> State:
     """Allocate the state of a batch; ``tokens[:, :length]`` are the prompts, none of them empty.
 
-    ``limit`` is the total length at which a row ends, at most L. ``stop_ids`` is padded with -1.
-    ``cap`` bounds each row's draft length (default: the drafter's depth).
+    ``limit`` is the total length at which a row ends, at most L. ``cap`` bounds each row's draft
+    length (default: the drafter's depth).
     """
     batch, capacity = tokens.shape
     drafter = program.drafter
@@ -65,7 +64,6 @@ def start(
         drafter=drafter.init(program.target, batch, slots),
         processors=sampling.start_processors(program.processors, tokens, length, sampling_values),
         sampling=sampling_values,
-        stop_ids=stop_ids,
         key=key,
         limit=limit,
         finish=jnp.where(length < limit, RUNNING, OUT_OF_BUDGET).astype(jnp.int8),

@@ -29,7 +29,8 @@ class Cache(Protocol):
 class Tokenizer(Protocol):
     """Text to token ids and back; compared by what it maps, not by identity.
 
-    ``special_ids`` add nothing to a text, ``byte_ids`` are tokens of a single byte.
+    ``special_ids`` add nothing to a text, ``byte_ids`` are tokens of a single byte;
+    ``token_bytes`` is what each id adds to a text in UTF-8, from id 0 on.
     """
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
@@ -41,6 +42,8 @@ class Tokenizer(Protocol):
     def special_ids(self) -> frozenset[int]: ...
     @property
     def byte_ids(self) -> frozenset[int]: ...
+    @property
+    def token_bytes(self) -> Sequence[bytes]: ...
     @property
     def vocabulary(self) -> dict[str, int]: ...
 

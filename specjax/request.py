@@ -22,7 +22,6 @@ class Request:
     length: Int[Array, " B"]
     limit: Int[Array, " B"]
     sampling: Sampling
-    stop_ids: Int[Array, "B I"]
     seeds: UInt32[Array, " B"]
 
 
@@ -78,19 +77,21 @@ def build(
         tokens=jnp.asarray(tokens),
         length=jnp.asarray(length),
         limit=jnp.asarray(length + np.int32(max_new_tokens)),
-        sampling=sampling_of(batch, temperature, top_k, top_p, min_p),
-        stop_ids=stop_ids_of(batch, stop_token_ids, vocab_size),
+        sampling=sampling_of(
+            batch, temperature, top_k, top_p, min_p, stop_ids_of(batch, stop_token_ids, vocab_size)
+        ),
         seeds=jnp.asarray(rng.draw_seeds(seed, batch), jnp.uint32),
     )
 
 
-def sampling_of(batch: int, temperature, top_k, top_p, min_p) -> Sampling:
+def sampling_of(batch: int, temperature, top_k, top_p, min_p, stop_ids) -> Sampling:
     """One value a row of each sampling setting, checked."""
     return Sampling(
         temperature=_per_row("temperature", temperature, batch, np.float32, low=0),
         top_k=_per_row("top_k", top_k, batch, np.int32, low=0),
         top_p=_per_row("top_p", top_p, batch, np.float32, low=0, high=1, open_low=True),
         min_p=_per_row("min_p", min_p, batch, np.float32, low=0, high=1),
+        stop_ids=stop_ids,
     )
 
 

@@ -99,7 +99,7 @@ class _Row:
     def __init__(self, tokenizer: Tokenizer | None, request: Request, row: int) -> None:
         self.row = row
         self.shown = int(request.length[row])
-        self.stops = set(np.asarray(request.stop_ids)[row].tolist())
+        self.stops = set(np.asarray(request.sampling.stop_ids)[row].tolist())
         self.text = None if tokenizer is None else TextStream(tokenizer)
         self.times: list[float] = []
         self.done = False

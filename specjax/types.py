@@ -114,23 +114,36 @@ class Stats:
 
 @struct.dataclass
 class Sampling:
-    """How each row samples; every value is a leaf, one per row.
+    """How each row samples, and which tokens end it; every value is a leaf, one per row.
 
-    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch their filter off.
+    temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 switch their filter off; ``stop_ids``
+    is padded with -1. What may be None is not in the program at all; where it is, a row is left
+    alone by bias 0, repetition_penalty 1, presence_penalty and frequency_penalty 0,
+    no_repeat_ngram_size 0, min_new_tokens 0, grammar 0 (the state that allows everything) and
+    stop_strings 0 (the set of strings that end the row, as bits).
     """
 
     temperature: Float[Array, " B"]
     top_k: Int[Array, " B"]
     top_p: Float[Array, " B"]
     min_p: Float[Array, " B"]
+    stop_ids: Int[Array, "B I"]
+    bias: Float[Array, "B V"] | None = None
+    repetition_penalty: Float[Array, " B"] | None = None
+    presence_penalty: Float[Array, " B"] | None = None
+    frequency_penalty: Float[Array, " B"] | None = None
+    no_repeat_ngram_size: Int[Array, " B"] | None = None
+    min_new_tokens: Int[Array, " B"] | None = None
+    grammar: Int[Array, " B"] | None = None
+    stop_strings: Int[Array, " B"] | None = None
 
 
 @struct.dataclass
 class State:
     """Everything that a round reads and writes. Every leaf is [B, ...] with rows first.
 
-    ``limit`` is the total length at which a row ends, ``cap`` its longest draft; ``stop_ids`` is
-    padded with -1; ``drafted`` marks the tokens that came from an accepted draft.
+    ``limit`` is the total length at which a row ends, ``cap`` its longest draft;
+    ``drafted`` marks the tokens that came from an accepted draft.
     """
 
     context: Context
@@ -138,7 +151,6 @@ class State:
     drafter: Any
     processors: Any
     sampling: Sampling
-    stop_ids: Int[Array, "B I"]
     key: Key[Array, " B"]
     limit: Int[Array, " B"]
     finish: Int[Array, " B"]

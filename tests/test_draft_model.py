@@ -41,7 +41,6 @@ def begin(program, tokens, length, *, budget):
         sampling_values=GREEDY_AND_SAMPLED,
         key=rng.row_keys(jnp.arange(6, dtype=jnp.uint32)),
         limit=length + budget,
-        stop_ids=jnp.full((6, 1), -1, jnp.int32),
     )
     return loop.prefill(program, state, chunk=4)
 

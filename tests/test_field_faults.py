@@ -54,7 +54,6 @@ def first_round(program, values, batch):
         sampling_values=values,
         key=rng.row_keys(jnp.arange(batch, dtype=jnp.uint32)),
         limit=jnp.full(batch, 10, jnp.int32),
-        stop_ids=jnp.full((batch, 1), -1, jnp.int32),
     )
     return loop.round(program, state)[1]
 
@@ -142,6 +141,7 @@ TINY = Sampling(
     top_k=jnp.asarray([0, 0, 0, 3, 2, 1], jnp.int32),
     top_p=jnp.asarray([1, 1, 1, 0.5, 1, 1], jnp.float32),
     min_p=jnp.asarray([0, 0, 0, 0, 0.5, 0], jnp.float32),
+    stop_ids=jnp.full((6, 1), -1, jnp.int32),
 )
 PROMPTS = [[1, 2]] * 6
 

@@ -30,10 +30,11 @@ def begin(program, tokens, length, limit, stop_ids, cap, temperature, seeds, chu
         program,
         tokens,
         length,
-        sampling_values=sampling_values(len(length)).replace(temperature=temperature),
+        sampling_values=sampling_values(len(length)).replace(
+            temperature=temperature, stop_ids=stop_ids
+        ),
         key=rng.row_keys(seeds),
         limit=limit,
-        stop_ids=stop_ids,
         cap=cap,
     )
     return loop.prefill(program, state, chunk=chunk)

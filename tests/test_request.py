@@ -59,18 +59,18 @@ def test_values_are_one_for_all_rows_or_one_a_row():
 
 
 def test_stop_ids_are_padded_with_what_no_token_is():
-    assert request(stop_token_ids=[7, 2]).stop_ids.tolist() == [[7, 2, -1, -1]] * 2
-    assert request(stop_token_ids=()).stop_ids.tolist() == [[-1] * 4] * 2
-    assert request(stop_token_ids=range(5)).stop_ids.shape == (2, 6)
+    assert request(stop_token_ids=[7, 2]).sampling.stop_ids.tolist() == [[7, 2, -1, -1]] * 2
+    assert request(stop_token_ids=()).sampling.stop_ids.tolist() == [[-1] * 4] * 2
+    assert request(stop_token_ids=range(5)).sampling.stop_ids.shape == (2, 6)
 
 
 @pytest.mark.parametrize("ids", [{1, 2}, np.array([1, 2]), jnp.array([1, 2]), (1, 2)], ids=repr)
 def test_stop_ids_may_come_in_any_collection(ids):
-    assert sorted(request(stop_token_ids=ids).stop_ids[0].tolist()) == [-1, -1, 1, 2]
+    assert sorted(request(stop_token_ids=ids).sampling.stop_ids[0].tolist()) == [-1, -1, 1, 2]
 
 
 def test_a_single_stop_id_needs_no_list():
-    assert request(stop_token_ids=2).stop_ids.tolist() == [[2, -1, -1, -1]] * 2
+    assert request(stop_token_ids=2).sampling.stop_ids.tolist() == [[2, -1, -1, -1]] * 2
 
 
 def test_seeds_are_those_that_will_be_used():

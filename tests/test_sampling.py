@@ -16,7 +16,8 @@ def values(temperature, top_k, top_p, min_p):
     """One row for each entry."""
     arrays = np.broadcast_arrays(temperature, np.asarray(top_k), top_p, min_p)
     kinds = (jnp.float32, jnp.int32, jnp.float32, jnp.float32)
-    return Sampling(*(jnp.asarray(a, k) for a, k in zip(arrays, kinds, strict=True)))
+    filters = (jnp.asarray(a, k) for a, k in zip(arrays, kinds, strict=True))
+    return Sampling(*filters, stop_ids=jnp.full((len(arrays[0]), 1), -1, jnp.int32))
 
 
 @jax.jit

@@ -145,7 +145,6 @@ def begin(program):
         sampling_values=sampling_values(5, temperature=0.0),
         key=rng.row_keys(jnp.arange(5, dtype=jnp.uint32)),
         limit=jnp.full(5, 20, jnp.int32),
-        stop_ids=jnp.full((5, 1), -1, jnp.int32),
     )
 
 

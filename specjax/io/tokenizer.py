@@ -12,6 +12,8 @@ from typing import Any
 
 import tokenizers
 
+from specjax.io.token_bytes import token_bytes
+
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end_of_turn|>", "<end_of_turn>", "<|end|>")
 """Tokens that close a turn; one ends the generation where the chat template writes it."""
 
@@ -106,6 +108,15 @@ class Tokenizer:
     def _byte_ids(self) -> frozenset[int]:
         ids = (self.backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         return frozenset(index for index in ids if index is not None)
+
+    @property
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """What each id adds to a text; nothing where it is special or no token has it."""
+        return self._token_bytes
+
+    @cached_property
+    def _token_bytes(self) -> tuple[bytes, ...]:
+        return token_bytes(self.backend, self.special_ids)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Turn text into ids, with the tokens that the model wants around a text, if any."""

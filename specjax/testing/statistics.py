@@ -14,7 +14,12 @@ from specjax.types import Sampling, State
 
 
 def sampling_values(
-    batch: int, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, min_p: float = 0.0
+    batch: int,
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+    stop_ids: Sequence[int] = (-1,),
 ) -> Sampling:
     """The same sampling values for every row."""
     return Sampling(
@@ -22,6 +27,7 @@ def sampling_values(
         top_k=jnp.full(batch, top_k, jnp.int32),
         top_p=jnp.full(batch, top_p, jnp.float32),
         min_p=jnp.full(batch, min_p, jnp.float32),
+        stop_ids=jnp.broadcast_to(jnp.asarray(stop_ids, jnp.int32), (batch, len(stop_ids))),
     )
 
 
@@ -32,7 +38,6 @@ def decode(
     *,
     seeds: Sequence[int] | None = None,
     values: Sampling | None = None,
-    stop_ids: Sequence[int] = (-1,),
     chunk: int = 4,
     cap: Sequence[int] | None = None,
 ) -> State:
@@ -49,14 +54,13 @@ def decode(
         sampling_values(batch) if values is None else values,
         jnp.asarray(np.asarray(range(batch) if seeds is None else seeds, np.uint32)),
         length + num,
-        jnp.broadcast_to(jnp.asarray(stop_ids, jnp.int32), (batch, len(stop_ids))),
         None if cap is None else jnp.asarray(cap, jnp.int32),
         chunk,
     )
 
 
 @jax.jit(static_argnames="chunk")
-def _decode(program, tokens, length, values, seeds, limit, stop_ids, cap, chunk):
+def _decode(program, tokens, length, values, seeds, limit, cap, chunk):
     state = loop.start(
         program,
         tokens,
@@ -64,7 +68,6 @@ def _decode(program, tokens, length, values, seeds, limit, stop_ids, cap, chunk)
         sampling_values=values,
         key=rng.row_keys(seeds),
         limit=limit,
-        stop_ids=stop_ids,
         cap=cap,
     )
     return loop.generate(program, state, chunk=chunk)
