@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from specjax import compiled, sampling
+from specjax import compiled
+from specjax.call import Call, prepare
+from specjax.collect import collect
 from specjax.drafters import Plain
 from specjax.loop import Program
-from specjax.metrics import Metrics
 from specjax.prompts import Prompt, encode, encode_one, is_int
 from specjax.protocols import Processor, Verifier
-from specjax.request import Request, build
-from specjax.result import FINISH_REASONS, Result
+from specjax.request import bucket, build, limit_of
+from specjax.result import Result
+from specjax.sampling import FILTERS
+from specjax.settings import Settings
 from specjax.stream import Stream
-from specjax.types import RUNNING
 from specjax.verify import Block, Coupled, Token
 
 VERIFIERS = {"token": Token, "block": Block, "coupled": Coupled}
@@ -33,7 +36,9 @@ class Decoder:
         verifier: "token", "block" or "coupled", or any ``specjax.protocols.Verifier``. Default:
             coupled for drafts that are point masses, block for sampled chains, token for trees.
         tokenizer: default the target's own.
-        processors: your own, applied on both sides before temperature, top-k, top-p and min-p.
+        processors: your own, applied on both sides after penalties and before temperature.
+        draft_processors: the whole chain of the draft side, None for the target's. Any keeps the
+            law; one unlike the target's lowers acceptance.
         capacity: the longest prompt and output together; default what the target allows.
         prefill_chunk: positions a prefill pass; default 32 on CPU and 256 elsewhere.
 
@@ -58,6 +63,7 @@ class Decoder:
         verifier: str | Verifier | None = None,
         tokenizer: Any = None,
         processors: tuple[Processor, ...] = (),
+        draft_processors: tuple[Processor, ...] | None = None,
         capacity: int | None = None,
         prefill_chunk: int | None = None,
     ) -> None:
@@ -77,7 +83,9 @@ class Decoder:
             target,
             drafter,
             choose_verifier(verifier, drafter),
-            (*self.processors, *sampling.FILTERS),
+            (*self.processors, *FILTERS),
+            draft_processors,
+            num_tokens=_num_tokens(self.tokenizer, target.vocab_size),
         )
         self.max_length = _checked_capacity(capacity, target.max_length)
         if prefill_chunk is None:
@@ -89,80 +97,85 @@ class Decoder:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        max_new_tokens: int = 128,
-        temperature: float | Sequence[float] = 0.0,
-        top_k: int | Sequence[int] = 0,
-        top_p: float | Sequence[float] = 1.0,
-        min_p: float | Sequence[float] = 0.0,
-        stop_token_ids: Sequence[int] | None = None,
-        seed: int | Sequence[int] | None = None,
+        rounds: int | None = None,
+        keep_state: bool = False,
+        **settings: Unpack[Settings],
     ) -> Result:
         """Decode every prompt to its end, in one dispatch.
 
         Args:
             prompts: a string, token ids or chat messages, or a list of such.
-            max_new_tokens: tokens to add at most, to each row.
-            temperature: 0 is greedy. This and the next three: one number, or one a row.
-            top_k: keep the k likeliest tokens; 0 keeps all.
-            top_p: keep the likeliest tokens of this mass.
-            min_p: keep tokens at least this fraction as likely as the likeliest.
-            stop_token_ids: exactly these end a row; default the tokenizer's, [] for none.
-            seed: s gives row i the seed s + i; a list is taken as it is; None draws entropy.
+            rounds: rounds a dispatch, None for all. Between dispatches Ctrl-C ends the call,
+                and what there is comes back.
+            keep_state: let ``resume`` go on from the result, which then holds the caches.
+            **settings: max_new_tokens, temperature, top_p, stop, seed and so on, each for all
+                rows or one a row; see ``specjax.settings.Settings``.
 
         Raises:
             ValueError: an argument is out of range, by name.
+            TypeError: there is no such argument.
         """
-        request = self.request(
-            self.encode(prompts),
-            stop_token_ids,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-        )
+        if rounds is not None:
+            if keep_state:
+                raise ValueError("keep_state: goes with one dispatch; drop rounds")
+            return self._interruptible(prompts, rounds, settings)
+        call = self.prepare(self.encode(prompts), **settings)
         begin = time.perf_counter()
-        output = jax.block_until_ready(
-            compiled.generate(self.program, request, chunk=self.prefill_chunk)
+        output, state = compiled.generate(
+            call.program, call.request, chunk=self.prefill_chunk, keep_state=keep_state
         )
-        return self.collect(request, output, seconds=time.perf_counter() - begin)
+        return self._finished(call, output, state, time.perf_counter() - begin)
+
+    def resume(self, result: Result, *, max_new_tokens: int = 128) -> Result:
+        """Go on from a result of ``generate(..., keep_state=True)``, up to so many more tokens.
+
+        Rows that ended at their budget go on; the result is that of the whole output. Under
+        coupled verification and at temperature 0 its tokens are those of one longer call, under
+        the other verifiers their law is. The state may be resumed any number of times.
+
+        Raises:
+            ValueError: the result has no state, or the budget does not fit.
+        """
+        if result.suspended is None:
+            raise ValueError("result: has no state; call generate(..., keep_state=True)")
+        call, state, seconds = result.suspended
+        length = np.asarray(state.context.length)
+        settings: Settings = {"max_new_tokens": max_new_tokens}
+        limit = limit_of(length, settings, self.max_length)
+        capacity = max(state.context.tokens.shape[1], bucket(int(limit.max()), 128))
+        begin = time.perf_counter()
+        output, state = compiled.resume(call.program, state, jnp.asarray(limit), capacity=capacity)
+        return self._finished(call, output, state, seconds + time.perf_counter() - begin)
 
     def stream(
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
-        max_new_tokens: int = 128,
-        temperature: float | Sequence[float] = 0.0,
-        top_k: int | Sequence[int] = 0,
-        top_p: float | Sequence[float] = 1.0,
-        min_p: float | Sequence[float] = 0.0,
-        stop_token_ids: Sequence[int] | None = None,
-        seed: int | Sequence[int] | None = None,
         rounds: int = 1,
+        **settings: Unpack[Settings],
     ) -> Stream:
         """Like ``generate``, handing out pieces after every ``rounds`` rounds.
 
-        Iterate over the stream for ``Piece``s; afterwards ``stream.result`` is the whole.
+        Iterate over the stream for ``Piece``s; ``stream.result`` is the whole, at any moment.
         """
         _positive("rounds", rounds)
-        request = self.request(
-            self.encode(prompts),
-            stop_token_ids,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            seed=seed,
-        )
-        return Stream(
-            self.program,
-            request,
-            rounds=rounds,
-            chunk=self.prefill_chunk,
-            tokenizer=self.tokenizer,
-            collect=self.collect,
+        call = self.prepare(self.encode(prompts), **settings)
+        return Stream(call, rounds=rounds, chunk=self.prefill_chunk, tokenizer=self.tokenizer)
+
+    def _interruptible(self, prompts: Any, rounds: int, settings: Settings) -> Result:
+        stream = self.stream(prompts, rounds=rounds, **settings)
+        try:
+            for _ in stream:
+                pass
+        except KeyboardInterrupt:
+            if not stream.has_begun:
+                raise
+        return stream.result
+
+    def _finished(self, call: Call, output: compiled.Output, state: Any, seconds: float) -> Result:
+        suspended = None if state is None else (call, state, seconds)
+        return collect(
+            call, jax.device_get(output), self.tokenizer, suspended=suspended, seconds=seconds
         )
 
     def score(self, prompt: Prompt, completion: str | Sequence[int]) -> list[float]:
@@ -174,18 +187,23 @@ class Decoder:
         vocab = self.program.target.vocab_size
         ids = encode_one(prompt, self.tokenizer, vocab, "prompt:")
         rest = encode_one(completion, self.tokenizer, vocab, "completion:", continues=True)
-        request = self.request([ids + rest], max_new_tokens=0)
+        request = self.prepare([ids + rest], max_new_tokens=0).request
         scores = compiled.score(
             self.program.target, request.tokens, request.length, chunk=self.prefill_chunk
         )
         return np.asarray(scores)[0, len(ids) : len(ids) + len(rest)].tolist()
 
-    def warmup(self, *, batch: int = 1, length: int = 128) -> None:
-        """Compile ``generate`` for ``batch`` prompts whose length and budget sum to ``length``."""
+    def warmup(self, *, batch: int = 1, length: int = 128, **settings: Unpack[Settings]) -> None:
+        """Compile ``generate`` for ``batch`` prompts whose length and budget sum to ``length``.
+
+        Settings that are off by default (penalties, biases, a grammar, stop strings, logprobs)
+        are part of the program where they are used: give those that are to come.
+        """
         _positive("batch", batch)
         length = min(_positive("length", length), self.max_length or length)
-        request = self.request([[0] * length] * batch, max_new_tokens=0)
-        jax.block_until_ready(compiled.generate(self.program, request, chunk=self.prefill_chunk))
+        call = self.prepare([[0] * length] * batch, **{**settings, "max_new_tokens": 0})
+        output = compiled.generate(call.program, call.request, chunk=self.prefill_chunk)
+        jax.block_until_ready(output)
 
     @property
     def rows_independent(self) -> bool:
@@ -196,45 +214,22 @@ class Decoder:
         """Turn prompts into rows of token ids, as ``generate`` does."""
         return encode(prompts, self.tokenizer, self.program.target.vocab_size)
 
-    def request(
-        self, rows: list[list[int]], stop_token_ids: Sequence[int] | None = None, **settings: Any
-    ) -> Request:
-        """Check the settings of ``generate`` and lay a call out in arrays (``specjax.request``)."""
-        own = getattr(self.tokenizer, "stop_ids", ())
-        return build(
+    def prepare(self, rows: list[list[int]], **settings: Unpack[Settings]) -> Call:
+        """Check the settings of ``generate`` and lay a call out: its program and its arrays."""
+        program = self.program
+        request = build(
             rows,
-            max_length=self.max_length,
-            vocab_size=self.program.target.vocab_size,
-            stop_token_ids=own if stop_token_ids is None else stop_token_ids,
-            **settings,
+            settings,
+            vocab_size=program.target.vocab_size,
+            depth=program.drafter.depth,
+            longest=self.max_length,
+            own_stop_ids=getattr(self.tokenizer, "stop_ids", ()),
         )
+        return prepare(program, self.processors, request, self.tokenizer, settings)
 
-    def collect(self, request: Request, output: compiled.Output, **times: Any) -> Result:
-        """Bring a finished call to the host; ``times`` go to its metrics."""
-        output = jax.device_get(output)
-        if (output.finish == RUNNING).any():
-            raise RuntimeError("a row did not finish within its budget; please report this")
-        begin, end = np.asarray(request.length), output.length
-        spans = [slice(a, b) for a, b in zip(begin, end, strict=True)]
-        tokens = [row[span].tolist() for row, span in zip(output.tokens, spans, strict=True)]
-        return Result(
-            tokens=tokens,
-            texts=self._texts(tokens, request),
-            finish_reasons=[FINISH_REASONS[int(code)] for code in output.finish],
-            drafted=[row[span].tolist() for row, span in zip(output.drafted, spans, strict=True)],
-            seeds=np.asarray(request.seeds).tolist(),
-            metrics=Metrics.from_stats(output.stats, **times),
-            row_metrics=[Metrics.from_stats(output.stats, row) for row in range(len(tokens))],
-            exact=self.program.verifier.exact,
-            rows_independent=self.rows_independent,
-        )
-
-    def _texts(self, tokens: list[list[int]], request: Request) -> list[str] | None:
-        if self.tokenizer is None:
-            return None
-        stops = set(np.asarray(request.sampling.stop_ids)[0].tolist())
-        shown = [row[:-1] if row and row[-1] in stops else row for row in tokens]
-        return [self.tokenizer.decode(row) for row in shown]
+    def collect(self, call: Call, output: compiled.Output, **times: Any) -> Result:
+        """Bring a call to the host; ``times`` go to its metrics."""
+        return collect(call, jax.device_get(output), self.tokenizer, **times)
 
 
 def choose_verifier(verifier: str | Verifier | None, drafter: Any) -> Verifier:
@@ -267,6 +262,13 @@ def _check_pair(program: Program) -> None:
     missing = [layer for layer in drafter.wants if not 0 <= layer < target.num_layers]
     if missing:
         raise ValueError(f"drafter: wants layers {missing}; the target has {target.num_layers}")
+
+
+def _num_tokens(tokenizer: Any, vocab_size: int) -> int | None:
+    """Ids that have a token, where the model pads its vocabulary beyond them."""
+    vocabulary = getattr(tokenizer, "vocabulary", None)
+    num = max(vocabulary.values()) + 1 if vocabulary else vocab_size
+    return num if num < vocab_size else None
 
 
 def _positive(name: str, value: Any) -> int:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from specjax import loop, rng
+from specjax import loop, rng, rows
 from specjax.program import Program
+from specjax.record import Record
 from specjax.request import Request
 from specjax.score import score_tokens
 from specjax.types import State, Stats
@@ -22,39 +23,63 @@ class Output:
     """What comes back: no cache, so its memory is free when the program ends."""
 
     tokens: Int[Array, "B L"]
+    begin: Int[Array, " B"]
     length: Int[Array, " B"]
     finish: Int[Array, " B"]
     drafted: Bool[Array, "B L"]
     stats: Stats
+    record: Record | None
 
 
 def output_of(state: State) -> Output:
     """The part of a state that the host wants."""
-    context = state.context
-    return Output(context.tokens, context.length, state.finish, state.drafted, state.stats)
+    return Output(
+        tokens=state.context.tokens,
+        begin=state.begin,
+        length=state.context.length,
+        finish=state.finish,
+        drafted=state.drafted,
+        stats=state.stats,
+        record=state.record,
+    )
 
 
-def _start(program: Program, request: Request) -> State:
-    return loop.start(
+def _begin(program: Program, request: Request, chunk: int) -> State:
+    state = loop.start(
         program,
         request.tokens,
         request.length,
         sampling_values=request.sampling,
         key=rng.row_keys(request.seeds),
         limit=request.limit,
+        cap=request.cap,
+        num_top=request.num_top,
     )
+    return rows.samples(loop.prefill(program, state, chunk=chunk), request.num_samples)
 
 
-@partial(jax.jit, static_argnames="chunk")
-def generate(program: Program, request: Request, *, chunk: int) -> Output:
+@partial(jax.jit, static_argnames=("chunk", "keep_state"))
+def generate(
+    program: Program, request: Request, *, chunk: int, keep_state: bool = False
+) -> tuple[Output, State | None]:
     """Allocate, prefill and decode to the end: one dispatch."""
-    return output_of(loop.generate(program, _start(program, request), chunk=chunk))
+    state = loop.complete(program, _begin(program, request, chunk))
+    return output_of(state), state if keep_state else None
+
+
+@partial(jax.jit, static_argnames="capacity")
+def resume(
+    program: Program, state: State, limit: Int[Array, " B"], *, capacity: int
+) -> tuple[Output, State]:
+    """Decode on from where a call ended: one dispatch. The state given stays as it is."""
+    state = loop.complete(program, rows.resume(program, state, limit, capacity))
+    return output_of(state), state
 
 
 @partial(jax.jit, static_argnames="chunk")
 def begin(program: Program, request: Request, *, chunk: int) -> State:
     """Allocate and prefill."""
-    return loop.prefill(program, _start(program, request), chunk=chunk)
+    return _begin(program, request, chunk)
 
 
 @partial(jax.jit, donate_argnames="state")

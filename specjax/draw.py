@@ -14,13 +14,21 @@ from specjax.protocols import Processor
 from specjax.types import Drawn, Node, Sampling
 
 
-def fit_vocabulary(logits: Float[Array, "*B W"], size: int) -> Float[Array, "*B V"]:
-    """Pad a smaller vocabulary with -inf, cut a padded one: ids beyond the target's get no mass."""
+def fit_vocabulary(
+    logits: Float[Array, "*B W"], size: int, num_tokens: int | None = None
+) -> Float[Array, "*B V"]:
+    """Pad a smaller vocabulary with -inf, cut a longer one: ids beyond the target's get no mass.
+
+    Nor do those from ``num_tokens`` on, with which a model pads its own vocabulary.
+    """
     missing = size - logits.shape[-1]
-    if missing <= 0:
-        return logits[..., :size]
-    pad = [(0, 0)] * (logits.ndim - 1) + [(0, missing)]
-    return jnp.pad(logits, pad, constant_values=-jnp.inf)
+    if missing > 0:
+        pad = [(0, 0)] * (logits.ndim - 1) + [(0, missing)]
+        logits = jnp.pad(logits, pad, constant_values=-jnp.inf)
+    logits = logits[..., :size]
+    if num_tokens is None or num_tokens >= size:
+        return logits
+    return jnp.where(jnp.arange(size, dtype=jnp.int32) < num_tokens, logits, -jnp.inf)
 
 
 @struct.dataclass
@@ -40,6 +48,7 @@ class RowDraw:
     processors: tuple[Processor, ...]
     vocab_size: int = struct.field(pytree_node=False)
     tree_depth: int = struct.field(pytree_node=False)
+    num_tokens: int | None = struct.field(pytree_node=False, default=None)
 
     @property
     def records_law(self) -> bool:
@@ -62,7 +71,7 @@ class RowDraw:
 
     def __call__(self, logits: Float[Array, "B F W"], node: Node, num: int = 1) -> Drawn:
         """Draw ``num`` children of each node, without replacement, from the processed logits."""
-        logits = fit_vocabulary(logits, self.vocab_size)
+        logits = fit_vocabulary(logits, self.vocab_size, self.num_tokens)
         processed = sampling.process(
             self.processors, self.states, self.sampling, logits, node.path, node.depth
         )

@@ -7,6 +7,7 @@ serving and tracing call the very same ``round``.
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,12 +16,13 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from specjax import rng, sampling, tree
-from specjax.commit import clip, commit, freeze, tally
+from specjax.commit import Kept, clip, commit, freeze, tally
 from specjax.draw import RowDraw, fit_vocabulary
 from specjax.program import Program
+from specjax.record import Record
 from specjax.types import OUT_OF_BUDGET, RUNNING, Context, Draft, Sampling, State, Stats, Verdict
 
-__all__ = ["Program", "Round", "advance", "generate", "prefill", "round", "start"]
+__all__ = ["Program", "Round", "advance", "complete", "generate", "prefill", "round", "start"]
 
 
 @struct.dataclass
@@ -47,22 +49,28 @@ def start(
     key: Key[Array, " B"],
     limit: Int[Array, " B"],
     cap: Int[Array, " B"] | None = None,
+    num_top: int | None = None,
 ) -> State:
     """Allocate the state of a batch; ``tokens[:, :length]`` are the prompts, none of them empty.
 
     ``limit`` is the total length at which a row ends, at most L. ``cap`` bounds each row's draft
-    length (default: the drafter's depth).
+    length (default: the drafter's depth). ``num_top`` asks for a record of log-probabilities
+    with so many alternatives a token.
     """
     batch, capacity = tokens.shape
     drafter = program.drafter
     # Every pass may write all its nodes past the last committed token.
     slots = capacity + drafter.num_nodes + 1
     side = drafter.depth + 1
+    # Histories hold a draft beyond the last token, too.
+    seen = jnp.pad(tokens, ((0, 0), (0, drafter.tree_depth + 1)))
+    begin = partial(sampling.start_processors, tokens=seen, length=length, sampling=sampling_values)
     return State(
         context=Context(tokens, length),
         cache=program.target.init_cache(batch, slots),
         drafter=drafter.init(program.target, batch, slots),
-        processors=sampling.start_processors(program.processors, tokens, length, sampling_values),
+        processors=begin(program.processors),
+        draft_processors=begin(program.draft_processors or ()),
         sampling=sampling_values,
         key=key,
         limit=limit,
@@ -70,6 +78,9 @@ def start(
         cap=jnp.full(batch, drafter.depth, jnp.int32) if cap is None else cap,
         drafted=jnp.zeros((batch, capacity), bool),
         stats=Stats(*(jnp.zeros((batch, *x), jnp.int32) for x in ((), (side, side), (), ()))),
+        begin=length + 0,
+        matching=None if program.stops is None else jnp.zeros(batch, jnp.int32),
+        record=None if num_top is None else Record.empty(batch, capacity, num_top),
     )
 
 
@@ -108,13 +119,14 @@ def round(program: Program, state: State) -> tuple[State, Round]:
         logits, features, cache = _target_pass(program, state, draft)
         state = dataclasses.replace(state, cache=cache)
     with jax.named_scope("accept"):
-        p, coins = _judge(program, state, draft, logits, noise)
+        processed, p, coins = _judge(program, state, draft, logits, noise)
         verdict = program.verifier.accept(draft, p, coins)
         emitted, num = _emit(program, state, draft, verdict)
     with jax.named_scope("commit"):
-        count, finish = clip(state, emitted, num, verdict.num_accepted)
+        count, finish = clip(program, state, emitted, num, verdict.num_accepted)
         stats = tally(state.stats, draft, num, count, state.limit - state.context.length)
-        state = commit(program, state, draft, verdict, emitted, count, features, logits)
+        kept = Kept(draft, verdict, emitted, count)
+        state = commit(program, state, kept, features, logits, processed)
     state = dataclasses.replace(state, finish=finish, stats=stats)
     return state, Round(draft, p, coins, verdict, emitted, count)
 
@@ -134,9 +146,13 @@ def advance(program: Program, state: State, rounds: Int[Array, ""] | int) -> Sta
 
 
 def generate(program: Program, state: State, *, chunk: int = 64) -> State:
-    """Prefill and decode every row to its end. Each round adds a token, so the budget bounds it."""
-    bound = (state.limit - state.context.length).max()
-    return advance(program, prefill(program, state, chunk=chunk), bound)
+    """Prefill and decode every row to its end."""
+    return complete(program, prefill(program, state, chunk=chunk))
+
+
+def complete(program: Program, state: State) -> State:
+    """Decode every row to its end. Each round adds a token, so the budget bounds their number."""
+    return advance(program, state, (state.limit - state.context.length).max())
 
 
 def position_noise(program: Program, state: State) -> Float[Array, "B E V"] | None:
@@ -153,17 +169,18 @@ def position_noise(program: Program, state: State) -> Float[Array, "B E V"] | No
 
 def propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
     """Let the drafter draw; what is beyond a row's cap, or in a finished row, is not valid."""
-    drafter = program.drafter
+    drafter, own = program.drafter, program.draft_processors
     active = state.finish == RUNNING
     draw = RowDraw(
         active=active,
         cap=jnp.where(active, jnp.minimum(state.cap, drafter.depth), 0),
         key=rng.stream(state.key, rng.DRAFT, state.context.length),
         sampling=state.sampling,
-        states=state.processors,
+        states=state.processors if own is None else state.draft_processors,
         noise=noise,
-        processors=program.processors,
+        processors=program.processors if own is None else own,
         vocab_size=program.target.vocab_size,
+        num_tokens=program.num_tokens,
         tree_depth=drafter.tree_depth,
     )
     draft, drafter_state, cache = drafter.propose(
@@ -192,12 +209,13 @@ def _target_pass(program: Program, state: State, draft: Draft):
         capture=program.drafter.wants,
         **shape,
     )
-    logits = fit_vocabulary(program.target.unembed(hidden), program.target.vocab_size)
+    logits = program.target.unembed(hidden)
+    logits = fit_vocabulary(logits, program.target.vocab_size, program.num_tokens)
     return logits, features, cache
 
 
 def _judge(program: Program, state: State, draft: Draft, logits, noise):
-    """Processed target laws after every node, and the coins the verifier asks for."""
+    """Processed logits and laws after every node, and the coins the verifier asks for."""
     depth = tree.depths(draft.parent)
     paths = tree.paths(draft.parent, program.drafter.tree_depth)
     path = tree.path_tokens(draft.tokens, paths)
@@ -208,10 +226,11 @@ def _judge(program: Program, state: State, draft: Draft, logits, noise):
     p = sampling.law(processed, greedy)
     if noise is None:
         key = rng.stream(state.key, rng.ACCEPT, state.context.length)
-        return p, rng.uniforms(key, draft.tokens.shape[1], p.dtype)
+        return processed, p, rng.uniforms(key, draft.tokens.shape[1], p.dtype)
     at_depth = jax.vmap(lambda row, d: row[d])(noise, depth)
-    draws = sampling.perturb(processed, at_depth, greedy).argmax(-1)
-    return p, draws.astype(jnp.int32)
+    ranked = sampling.perturb(processed, at_depth, greedy)
+    draws = jnp.where(ranked.max(-1) > -jnp.inf, ranked.argmax(-1).astype(jnp.int32), -1)
+    return processed, p, draws
 
 
 def _emit(program: Program, state: State, draft: Draft, verdict: Verdict):

@@ -185,7 +185,8 @@ class Verifier(Protocol):
 
     ``coupled`` says which noise it wants. False: ``coins`` are uniforms f32[B, N], fresh each
     round. True: ``coins`` i32[B, N + 1] are one draw of the target at each node, made with noise
-    keyed by absolute position, the noise that drafts and plain decoding use too.
+    keyed by absolute position, the noise that drafts and plain decoding use too, and -1 where no
+    token is allowed.
     ``branching`` says whether trees with more than one child at a node are allowed, ``exact``
     whether the output keeps the target's law.
     """
@@ -216,3 +217,13 @@ class Processor(Protocol):
     def init(self, tokens: Int[Array, " L"], length: Int[Array, ""], row: Sampling) -> Any: ...
     def advance(self, h: Any, token: Int[Array, ""]) -> Any: ...
     def apply(self, logits: Float[Array, " V"], h: Any, row: Sampling) -> Float[Array, " V"]: ...
+
+
+@runtime_checkable
+class FollowsPaths(Protocol):
+    """A processor that takes the first ``depth`` tokens of a path at once.
+
+    Without it ``advance`` is called for each; for a large state that is much slower.
+    """
+
+    def follow(self, h: Any, path: Int[Array, " K"], depth: Int[Array, ""]) -> Any: ...

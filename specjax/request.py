@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,19 +11,27 @@ from flax import struct
 from jaxtyping import Array, Int, UInt32
 
 from specjax import rng
-from specjax.prompts import is_int, listed
+from specjax.prompts import is_int
+from specjax.settings import known, per_row, rows_of_ids, sampling_of
 from specjax.types import Sampling
 
 
 @struct.dataclass
 class Request:
-    """Prompts and settings of one call as arrays; shapes are bucketed, so few traces serve all."""
+    """Prompts and settings of one call as arrays; shapes are bucketed, so few traces serve all.
+
+    ``cap`` is the longest draft of each row; ``num_samples`` rows come of each prompt, ``num_top``
+    asks for log-probabilities with so many alternatives a token.
+    """
 
     tokens: Int[Array, "B L"]
     length: Int[Array, " B"]
     limit: Int[Array, " B"]
     sampling: Sampling
     seeds: UInt32[Array, " B"]
+    cap: Int[Array, " B"]
+    num_samples: int = struct.field(pytree_node=False, default=1)
+    num_top: int | None = struct.field(pytree_node=False, default=None)
 
 
 def bucket(size: int, least: int) -> int:
@@ -41,83 +50,92 @@ def bucket(size: int, least: int) -> int:
 
 def build(
     rows: Sequence[Sequence[int]],
+    settings: Mapping[str, Any],
     *,
-    max_new_tokens: int,
-    max_length: int | None,
-    temperature: float | Sequence[float] = 0.0,
-    top_k: int | Sequence[int] = 0,
-    top_p: float | Sequence[float] = 1.0,
-    min_p: float | Sequence[float] = 0.0,
     vocab_size: int,
-    stop_token_ids: Sequence[int] = (),
-    seed: int | Sequence[int] | None = 0,
+    depth: int,
+    longest: int | None = None,
+    own_stop_ids: Sequence[int] = (),
     least_capacity: int = 128,
 ) -> Request:
-    """Check every setting and lay a batch out in arrays.
+    """Check every setting (``specjax.settings``) and lay a batch out in arrays.
+
+    Args:
+        rows: prompts as token ids.
+        settings: as for ``Decoder.generate``.
+        vocab_size: of the target.
+        depth: longest draft of the drafter.
+        longest: what prompt and output may come to.
+        own_stop_ids: what ends a row where the settings say nothing.
+        least_capacity: smallest bucket of capacities.
 
     Raises:
         ValueError: a setting is out of range, or a prompt and its budget do not fit.
+        TypeError: there is no such setting.
     """
-    batch, longest = len(rows), max(map(len, rows))
-    if not is_int(max_new_tokens):
-        raise ValueError(f"max_new_tokens: must be an int, got {max_new_tokens!r}")
-    if max_new_tokens < 0:
-        raise ValueError(f"max_new_tokens: must be at least 0, got {max_new_tokens}")
-    if max_length is not None and longest + max_new_tokens > max_length:
-        raise ValueError(
-            f"prompts: the longest has {longest} tokens, which with max_new_tokens="
-            f"{max_new_tokens} is beyond the {max_length} that the model and capacity allow; "
-            "shorten the prompt, lower max_new_tokens, or raise capacity"
-        )
-    tokens = np.zeros((batch, bucket(longest + max_new_tokens, least_capacity)), np.int32)
+    known(settings)
+    batch = len(rows)
+    length = np.array([len(ids) for ids in rows], np.int32)
+    limit = limit_of(length, settings, longest)
+    tokens = np.zeros((batch, bucket(int(limit.max()), least_capacity)), np.int32)
     for row, ids in enumerate(rows):
         tokens[row, : len(ids)] = ids
-    length = np.array([len(ids) for ids in rows], np.int32)
+    stop_ids = stop_ids_of(batch, settings, own_stop_ids, vocab_size)
+    draft_length = settings.get("draft_length")
+    cap = per_row(
+        "draft_length", depth if draft_length is None else draft_length, batch, np.int32, 0
+    )
     return Request(
         tokens=jnp.asarray(tokens),
         length=jnp.asarray(length),
-        limit=jnp.asarray(length + np.int32(max_new_tokens)),
-        sampling=sampling_of(
-            batch, temperature, top_k, top_p, min_p, stop_ids_of(batch, stop_token_ids, vocab_size)
-        ),
-        seeds=jnp.asarray(rng.draw_seeds(seed, batch), jnp.uint32),
+        limit=jnp.asarray(limit),
+        sampling=sampling_of(batch, vocab_size, stop_ids, settings),
+        seeds=jnp.asarray(rng.draw_seeds(settings.get("seed"), batch), jnp.uint32),
+        cap=jnp.minimum(cap, depth),
+        num_samples=_whole("n", settings.get("n", 1), 1),
+        num_top=_num_top(settings.get("logprobs"), vocab_size),
     )
 
 
-def sampling_of(batch: int, temperature, top_k, top_p, min_p, stop_ids) -> Sampling:
-    """One value a row of each sampling setting, checked."""
-    return Sampling(
-        temperature=_per_row("temperature", temperature, batch, np.float32, low=0),
-        top_k=_per_row("top_k", top_k, batch, np.int32, low=0),
-        top_p=_per_row("top_p", top_p, batch, np.float32, low=0, high=1, open_low=True),
-        min_p=_per_row("min_p", min_p, batch, np.float32, low=0, high=1),
-        stop_ids=stop_ids,
-    )
-
-
-def _per_row(name, value, batch, dtype, *, low, high=np.inf, open_low=False):
-    """Normalise a number or one a row to a strongly typed array: a weak type would retrace."""
-    values = np.asarray(value, None if rng.is_flat(value) else object)
-    if values.ndim > 1 or (values.ndim == 1 and len(values) != batch):
-        raise ValueError(f"{name}: give one number or one for each of {batch} rows, got {value!r}")
-    whole = np.issubdtype(dtype, np.integer)
-    if values.dtype.kind not in ("iu" if whole else "iuf"):
-        kind = "an int" if whole else "a number"
-        raise ValueError(f"{name}: must be {kind}, got {value!r}")
-    high = min(high, np.iinfo(dtype).max if whole else float(np.finfo(dtype).max))
-    if not ((values > low if open_low else values >= low) & (values <= high)).all():
-        least = f"{'above' if open_low else 'at least'} {low}"
-        raise ValueError(f"{name}: must be {least} and at most {high:g}, got {value!r}")
-    return jnp.asarray(np.broadcast_to(values, (batch,)).astype(dtype))
-
-
-def stop_ids_of(batch: int, ids: Sequence[int], vocab_size: int) -> Int[Array, "B I"]:
-    """The same stop ids for every row, padded with -1 to a bucketed number."""
-    if isinstance(ids, str) or not all(is_int(t) and 0 <= t < vocab_size for t in listed(ids)):
+def limit_of(length: np.ndarray, settings: Mapping[str, Any], longest: int | None) -> np.ndarray:
+    """Total length at which each row ends, never below that of its prompt."""
+    budget = settings.get("max_new_tokens", 128)
+    budget = np.asarray(per_row("max_new_tokens", budget, len(length), np.int32, 0), np.int64)
+    limit = length + budget
+    if settings.get("max_length") is not None:
+        total = per_row("max_length", settings["max_length"], len(length), np.int32, 1)
+        limit = np.maximum(np.minimum(limit, np.asarray(total)), length)
+    if longest is not None and (limit > longest).any():
+        row = int(limit.argmax())
         raise ValueError(
-            f"stop_token_ids: must be a list of token ids below {vocab_size}, got {ids!r}"
+            f"prompts: prompt {row} has {length[row]} tokens, which with max_new_tokens="
+            f"{budget[row]} is beyond the {longest} that the model and capacity allow; "
+            "shorten the prompt, lower max_new_tokens, or raise capacity"
         )
-    ids = listed(ids)
-    padded = np.full(bucket(len(ids), 4), -1, np.int32)
-    padded[: len(ids)] = ids
-    return jnp.asarray(np.broadcast_to(padded, (batch, len(padded))))
+    return limit.astype(np.int32)
+
+
+def _whole(name: str, value: Any, low: int) -> int:
+    if not is_int(value) or value < low:
+        raise ValueError(f"{name}: must be an int of at least {low}, got {value!r}")
+    return int(value)
+
+
+def _num_top(logprobs: Any, vocab_size: int) -> int | None:
+    """How many alternatives to record a token, None for no record at all."""
+    if logprobs is None or isinstance(logprobs, bool):
+        return 0 if logprobs else None
+    return min(_whole("logprobs", logprobs, 0), vocab_size)
+
+
+def stop_ids_of(
+    batch: int, settings: Mapping[str, Any], own: Sequence[int], vocab_size: int
+) -> Int[Array, "B I"]:
+    """Stop ids of each row, padded with -1 to a bucketed number."""
+    own = [t for t in own if t < vocab_size]
+    given = rows_of_ids("stop_token_ids", settings, batch, vocab_size)
+    rows = [own if ids is None else ids for ids in given]
+    padded = np.full((batch, bucket(max(map(len, rows)), 4)), -1, np.int32)
+    for row, ids in enumerate(rows):
+        padded[row, : len(ids)] = ids
+    return jnp.asarray(padded)

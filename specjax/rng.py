@@ -6,6 +6,7 @@ A row's key is folded with a stream, then a counter, then (where there are sever
     draft     length at the round start  drafters under ratio rules, going on along the path
     accept    length at the round start  the coins of a ratio rule
     last      length at the round start  residual, bonus, and plain rounds of a ratio run
+    sample    index of the sample        the row keys of all samples of a prompt but the first
 
 The length is a fresh counter because an active row emits at least one token a round. Ratio rules
 must not be keyed by position: they look at coins beyond the accepted prefix, which the next round
@@ -23,7 +24,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Integer, Key, UInt32
 
-POSITION, DRAFT, ACCEPT, LAST = range(4)
+from specjax import threefry
+
+POSITION, DRAFT, ACCEPT, LAST, SAMPLE = range(5)
 
 
 def is_flat(value: object) -> bool:
@@ -31,14 +34,16 @@ def is_flat(value: object) -> bool:
     return not isinstance(value, Sequence) or not any(isinstance(x, Sequence) for x in value)
 
 
-def draw_seeds(seed: int | Sequence[int] | None, batch: int) -> list[int]:
-    """Give every row a seed: s + i for an int s, a list as it is, entropy for None.
+def draw_seeds(seed: int | Sequence[int | None] | None, batch: int) -> list[int]:
+    """Give every row a seed: s + i for an int s, a list as it is, entropy for None in either.
 
     Raises:
         ValueError: a seed that is no int in 0..2**32 - 1, or a list whose length is not ``batch``.
     """
     if seed is None:
-        return [secrets.randbits(32) for _ in range(batch)]
+        seed = [None] * batch
+    if isinstance(seed, list | tuple):
+        seed = [secrets.randbits(32) if s is None else s for s in seed]
     given = np.asarray(seed, None if is_flat(seed) else object)
     if given.dtype.kind not in "iu" or given.shape not in ((), (batch,)):
         raise ValueError(f"seed: give one int, or one for each of {batch} rows, got {seed!r}")
@@ -75,13 +80,15 @@ def uniforms(key: Key[Array, " B"], num: int, dtype=jnp.float32) -> Float[Array,
 
 
 def gumbel(key: Key[Array, "..."], size: int) -> Float[Array, "... V"]:
-    """Draw a Gumbel vector from each key, in float32.
+    """Draw a Gumbel vector from each key, in float32; entry v is the same whatever the size.
 
-    From 23 random bits an entry, as is the default, two of 50,000 would often share the maximum.
+    All 32 bits count: of 23, as is jax's default, two of 50,000 entries would often share the
+    maximum. They are laid out so that the finest steps are where the maximum lies, and the
+    smallest value is finite: a token alone in its law must not lose to one that is forbidden.
     """
-    one = partial(jax.random.gumbel, shape=(size,), dtype=jnp.float32, mode="high")
-    flat = jax.vmap(one)(key.reshape(-1))
-    return flat.reshape(*key.shape, size)
+    flat = jax.vmap(partial(threefry.bits, size=size))(key.reshape(-1))
+    uniform = jnp.minimum((flat.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
+    return -jnp.log(-jnp.log1p(-uniform)).reshape(*key.shape, size)
 
 
 def position_noise(

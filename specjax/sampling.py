@@ -14,7 +14,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from specjax.nn import wide
-from specjax.protocols import Processor
+from specjax.protocols import FollowsPaths, Processor
 from specjax.types import Sampling
 
 
@@ -141,6 +141,8 @@ def _follow(processor: Processor, h: Any, path: Int[Array, " K"], depth: Int[Arr
     """Advance one row's processor state over the first ``depth`` tokens of a path."""
     if not jax.tree.leaves(h):
         return h
+    if isinstance(processor, FollowsPaths):
+        return processor.follow(h, path, depth)
 
     def step(i, h):
         moved = processor.advance(h, path[i])

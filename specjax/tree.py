@@ -6,8 +6,9 @@ Node 0 is the newest token; node i (1..N) has ``parent[:, i - 1] < i``. A chain 
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Shaped
 
 
 def chain_parents(batch: int, num_nodes: int) -> Int[Array, "B N"]:
@@ -44,6 +45,13 @@ def paths(parent: Int[Array, "B N"], depth: int) -> Int[Array, "B M K"]:
     nodes = jnp.arange(seen.shape[-1], dtype=jnp.int32)
     at_depth = level[..., None, :] == jnp.arange(1, depth + 1, dtype=jnp.int32)[:, None]
     return jnp.where(at_depth, nodes, 0).sum(-1)
+
+
+def at_nodes(
+    values: Shaped[Array, "B M ..."], nodes: Int[Array, "B E"]
+) -> Shaped[Array, "B E ..."]:
+    """Values of some nodes of each row."""
+    return jax.vmap(lambda row, at: row[at])(values, nodes)
 
 
 def path_tokens(tokens: Int[Array, "B N"], path: Int[Array, "B *M"]) -> Int[Array, "B *M"]:

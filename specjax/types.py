@@ -143,7 +143,9 @@ class State:
     """Everything that a round reads and writes. Every leaf is [B, ...] with rows first.
 
     ``limit`` is the total length at which a row ends, ``cap`` its longest draft;
-    ``drafted`` marks the tokens that came from an accepted draft.
+    ``drafted`` marks the tokens that came from an accepted draft. ``begin`` is the length of the
+    prompt. ``draft_processors`` are there where the drafter has a chain of its own, ``matching``
+    where strings may end a row, ``record`` where log-probabilities are wanted.
     """
 
     context: Context
@@ -157,3 +159,7 @@ class State:
     cap: Int[Array, " B"]
     drafted: Bool[Array, "B L"]
     stats: Stats
+    begin: Int[Array, " B"]
+    draft_processors: Any = ()
+    matching: Int[Array, " B"] | None = None
+    record: Any = None

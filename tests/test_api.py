@@ -159,13 +159,20 @@ def test_a_stream_without_budget_gives_one_empty_piece_a_row(decoder):
     assert math.isnan(stream.result.metrics.time_to_first_token)
 
 
-def test_the_result_of_a_stream_is_there_at_its_end(decoder):
-    stream = decoder.stream(THREE, max_new_tokens=4)
-    next(iter(stream))
+def test_the_result_of_a_stream_is_there_at_every_moment(decoder):
+    stream = decoder.stream(THREE, max_new_tokens=4, stop_token_ids=[])
     with pytest.raises(ValueError, match="result"):
         _ = stream.result
+    next(iter(stream))
+    assert stream.result.finish_reasons == ["interrupted"] * 3
+    so_far = stream.result.tokens
+    assert all(1 <= len(row) <= 3 for row in so_far)
     list(stream)
+    assert [
+        row[: len(old)] for row, old in zip(stream.result.tokens, so_far, strict=True)
+    ] == so_far
     assert [len(row) for row in stream.result.tokens] == [4] * 3
+    assert stream.result.finish_reasons == ["length"] * 3
 
 
 @pytest.mark.parametrize("rounds", [0, -1, 1.5])

@@ -22,7 +22,7 @@ def traces():
 
 
 def request(decoder=DECODER, prompt=(1, 2, 3), **settings):
-    return decoder.request([list(prompt)], **{"max_new_tokens": 8, **settings})
+    return decoder.prepare([list(prompt)], **{"max_new_tokens": 8, **settings}).request
 
 
 def test_forty_prompt_lengths_make_one_trace_a_bucket():
@@ -98,7 +98,7 @@ def test_a_call_transfers_nothing_between_start_and_end():
     prepared = request()
     compiled.generate(DECODER.program, prepared, chunk=8)
     with jax.transfer_guard("disallow"):
-        output = compiled.generate(DECODER.program, prepared, chunk=8)
+        output, _ = compiled.generate(DECODER.program, prepared, chunk=8)
     assert int(output.length[0]) == 11
 
 

@@ -12,10 +12,9 @@ V = 10
 NO_TEXT = None
 
 
-def request(rows=((1, 2, 3), (4,)), max_new_tokens=5, max_length=200, **settings):
-    return build(
-        rows, max_new_tokens=max_new_tokens, max_length=max_length, vocab_size=V, **settings
-    )
+def request(rows=((1, 2, 3), (4,)), longest=200, **settings):
+    settings = {"max_new_tokens": 5, **settings}
+    return build(rows, settings, vocab_size=V, depth=3, longest=longest)
 
 
 def test_buckets_hold_what_they_are_for_and_waste_at_most_half():
@@ -88,8 +87,24 @@ BAD = [
     ("top_k", [-1, 1.5, 2**31, 2**70, None, [1, 2, 3]]),
     ("top_p", [0.0, -0.5, 1.01, float("nan"), "all"]),
     ("min_p", [-0.1, 1.1, float("nan"), None]),
-    ("stop_token_ids", [[V], [-1], [1.5], "stop", None, [None], [True]]),
-    ("seed", [-1, 2**32, 1.5, [1], [1, 2, 3], "ab", True, [0, -1]]),
+    ("stop_token_ids", [[V], [-1], [1.5], "stop", [None], [True], [[1], [2], [3]], [[1], 2.5]]),
+    ("seed", [-1, 2**32, 1.5, [1], [1, 2, 3], "ab", True, [0, -1], [None, -1]]),
+    ("max_length", [0, -1, 1.5, "3", [9]]),
+    ("min_new_tokens", [-1, 1.5, None, [1, 2, 3]]),
+    ("repetition_penalty", [0, -1.0, float("nan"), float("inf"), 1e31, "much", None, [1.0]]),
+    ("presence_penalty", [float("nan"), float("-inf"), 1e31, None]),
+    ("frequency_penalty", [float("nan"), float("inf"), -1e31, [[1.0, 1.0]]]),
+    ("no_repeat_ngram_size", [-1, 2.5, None, 2**31]),
+    (
+        "logit_bias",
+        [{V: 1.0}, {-1: 1.0}, {1: "much"}, {1: float("nan")}, {1: float("inf")}, [{}], 3],
+    ),
+    ("logit_bias", [{"1": 1.0}, {1: True}, {1.0: 1.0}, [{}, 3]]),
+    ("allowed_tokens", [[], [V], [1.5], "a", [[1], []], [[1], [2], [3]]]),
+    ("banned_tokens", [[V], [-1], "a", [[1], [V]], [[1]]]),
+    ("draft_length", [-1, 1.5, "2", [1], [1, 2, 3]]),
+    ("n", [0, -1, 1.5, None, True, [1, 2]]),
+    ("logprobs", [-1, 1.5, "all", [1, 2]]),
 ]
 
 
@@ -103,8 +118,8 @@ def test_a_bad_value_is_refused_by_name(name, value):
 
 def test_what_does_not_fit_is_refused_with_the_numbers():
     with pytest.raises(ValueError, match=r"prompts: .* 3 tokens.*max_new_tokens=5.* 7 "):
-        request(max_length=7)
-    assert request(max_length=8).limit[0] == 8
+        request(longest=7)
+    assert request(longest=8).limit[0] == 8
 
 
 class Letters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from specjax.api import Decoder
 from specjax.bench.timing import interleaved_medians
 from specjax.program import Program
 from specjax.prompts import Prompt
+from specjax.settings import Settings
 from specjax.types import Context, State
 
 NUM = 16
@@ -50,44 +51,28 @@ class Costs:
 
 
 def measure_costs(
-    decoder: Decoder,
-    prompt: Prompt,
-    *,
-    max_new_tokens: int = 128,
-    temperature: float = 0.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    min_p: float = 0.0,
-    repeats: int = 5,
+    decoder: Decoder, prompt: Prompt, *, repeats: int = 5, **settings: Unpack[Settings]
 ) -> Costs:
     """Measure c and v after ``prompt``: many of a kind in one dispatch, medians of turns.
 
     Args:
         decoder: whose drafter and target are measured.
         prompt: what is in the caches meanwhile.
-        max_new_tokens: room to allocate, as the call would whose costs are asked for.
-        temperature: sampling matters: at temperature 0 no noise is drawn. So the next three.
-        top_k: as in ``Decoder.generate``.
-        top_p: as in ``Decoder.generate``.
-        min_p: as in ``Decoder.generate``.
         repeats: turns.
+        **settings: as for ``Decoder.generate``; ``max_new_tokens`` is the room to allocate.
 
     Raises:
         ValueError: the decoder decodes plainly, or a setting is out of range.
     """
-    program = decoder.program
-    if program.drafter.num_nodes == 0:
+    if decoder.program.drafter.num_nodes == 0:
         raise ValueError("decoder: has no drafter, so there are no costs to measure")
-    room = max(max_new_tokens, 1)  # a row without budget would not even be prefilled
-    request = decoder.request(
-        decoder.encode(prompt),
-        max_new_tokens=room,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-    )
-    state = compiled.begin(program, request, chunk=decoder.prefill_chunk)
+    # A row without budget would not even be prefilled.
+    room: Settings = {"max_new_tokens": 128, **settings}
+    if room["max_new_tokens"] == 0:
+        room["max_new_tokens"] = 1
+    call = decoder.prepare(decoder.encode(prompt), **room)
+    program = call.program
+    state = compiled.begin(program, call.request, chunk=decoder.prefill_chunk)
     passed = program.target, state.context, state.cache
     widths = 1, program.drafter.num_nodes + 1
     one, wide, proposals = interleaved_medians(

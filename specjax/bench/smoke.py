@@ -70,11 +70,12 @@ def over_peer(plain: Decoder, checkpoint: Any, prompt: list[int]) -> float:
 
 def with_unused_slots(plain: Decoder, prompt: list[int]) -> float:
     """Time of a call whose capacity is larger than it needs, over one without."""
-    snug = plain.request([prompt], max_new_tokens=NUM_TOKENS)
+    call = plain.prepare([prompt], max_new_tokens=NUM_TOKENS)
+    snug = call.request
     roomy = dataclasses.replace(snug, tokens=jnp.pad(snug.tokens, ((0, 0), (0, UNUSED_SLOTS))))
 
     def run(asked: Request) -> None:
-        jax.block_until_ready(compiled.generate(plain.program, asked, chunk=plain.prefill_chunk))
+        jax.block_until_ready(compiled.generate(call.program, asked, chunk=plain.prefill_chunk))
 
     without, unused = interleaved_medians([lambda: run(snug), lambda: run(roomy)], repeats=5)
     return unused / without

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     decoder = build_decoder(args)
     ids = decoder.encode([chat(text, decoder.tokenizer, raw=args.raw)])[0]
     settings = sampling_settings(args)
-    decoder.request([ids], **settings)  # refuses before compiling
+    decoder.prepare([ids], **settings)  # refuses before compiling
     result = _answer(args, decoder, ids, settings)
     comparison = compare(decoder, ids, **settings) if args.compare else None
     if args.json:

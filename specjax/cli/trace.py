@@ -20,8 +20,8 @@ TEXT_WIDTH = 22
 
 def traced(decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result:
     """Decode one prompt round by round and print each; the tokens are those of ``generate``."""
-    asked = decoder.request([ids], **settings)
-    state = compiled.begin(decoder.program, asked, chunk=decoder.prefill_chunk)
+    call = decoder.prepare([ids], **settings)
+    state = compiled.begin(call.program, call.request, chunk=decoder.prefill_chunk)
     print("p: the target's law after what is drafted above, q: the draft's.")
     print(rule(decoder))
     greedy = not settings.get("temperature")
@@ -30,9 +30,9 @@ def traced(decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result
     while int(state.finish[0]) == RUNNING:
         number += 1
         length = int(state.context.length[0])
-        state, seen = compiled.watched_round(decoder.program, state)
+        state, seen = compiled.watched_round(call.program, state)
         print(*round_lines(decoder, jax.device_get(seen), number, length), "", sep="\n")
-    return decoder.collect(asked, compiled.output_of(state))
+    return decoder.collect(call, compiled.output_of(state))
 
 
 def round_lines(decoder: Decoder, seen: Round, number: int, length: int) -> list[str]:

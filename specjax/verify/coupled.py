@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from specjax.types import Draft, Verdict
 
@@ -25,7 +25,10 @@ class Coupled:
     branching: bool = struct.field(pytree_node=False, default=True)
 
     def accept(self, draft: Draft, p: Float[Array, "B M V"], coins: Int[Array, "B M"]) -> Verdict:
-        """``coins[:, i]`` is the target's draw after node i."""
+        """``coins[:, i]`` is the target's draw after node i, -1 where no token is allowed.
+
+        Only the shape of ``p`` is read: the laws are not computed where nothing else wants them.
+        """
         batch, num = draft.tokens.shape
         rows = jnp.arange(batch)
         at = jnp.zeros(batch, jnp.int32)
@@ -34,14 +37,9 @@ class Coupled:
         for node in range(1, num + 1):
             child = draft.valid[:, node - 1] & (draft.parent[:, node - 1] == at)
             drawn = draft.tokens[:, node - 1] == coins[rows, at]
-            passes = child & drawn & self._any_allowed(p[rows, at])
+            passes = child & drawn
             path = jnp.where(passes[:, None], path.at[rows, num_accepted].set(node), path)
             num_accepted = num_accepted + passes.astype(jnp.int32)
             at = jnp.where(passes, node, at)
-        drawn = jax.nn.one_hot(coins[rows, at], p.shape[-1], dtype=p.dtype)
-        last = jnp.where(self._any_allowed(p[rows, at])[:, None], drawn, 0)
+        last = jax.nn.one_hot(coins[rows, at], p.shape[-1], dtype=p.dtype)
         return Verdict(num_accepted, path, last)
-
-    def _any_allowed(self, law: Float[Array, "B V"]) -> Bool[Array, " B"]:
-        """A draw from nothing names a token, too, but is none."""
-        return law.sum(-1) > 0

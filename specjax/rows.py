@@ -1,0 +1,59 @@
+"""Rows as a whole: several samples of each prompt, and going on where a call ended."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Shaped
+
+from specjax import loop, rng
+from specjax.program import Program
+from specjax.types import OUT_OF_BUDGET, RUNNING, State
+
+
+def samples(state: State, num: int) -> State:
+    """Repeat every row ``num`` times, each with a key of its own; the first keeps the row's.
+
+    After prefill this samples a prompt several times for one prefill. Samples of a row stand
+    together.
+    """
+    if num == 1:
+        return state
+    batch = state.key.shape[0]
+    row = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), num)
+    index = jnp.tile(jnp.arange(num, dtype=jnp.uint32), batch)
+    repeated = jax.tree.map(lambda x: x[row], state)
+    fresh = rng.fold(rng.fold(repeated.key, rng.SAMPLE), index)
+    return dataclasses.replace(repeated, key=jnp.where(index == 0, repeated.key, fresh))
+
+
+def resume(program: Program, state: State, limit: Int[Array, " B"], capacity: int) -> State:
+    """Let rows go on that ended at their budget, or not at all, up to a new total length.
+
+    ``capacity`` is the L to hold the longest. Under coupled verification and at temperature 0
+    the tokens are those of a run that never stopped; under ratio rules their law is.
+    """
+    num = None if state.record is None else state.record.top.shape[-1]
+    fresh = loop.start(
+        program,
+        jnp.zeros((state.key.shape[0], capacity), jnp.int32),
+        state.context.length,
+        sampling_values=state.sampling,
+        key=state.key,
+        limit=limit,
+        num_top=num,
+    )
+    state = jax.tree.map(_enlarge, fresh, state)
+    open_ended = (state.finish == RUNNING) | (state.finish == OUT_OF_BUDGET)
+    going = open_ended & (state.context.length < limit)
+    finish = jnp.where(going, RUNNING, jnp.where(open_ended, OUT_OF_BUDGET, state.finish))
+    return dataclasses.replace(state, limit=limit, finish=finish.astype(jnp.int8))
+
+
+def _enlarge(larger: Shaped[Array, " ..."], array: Shaped[Array, " ..."]) -> Shaped[Array, " ..."]:
+    """Lay an array into the corner of one that is at least as large along every axis."""
+    if larger.shape == array.shape:
+        return array
+    return larger.at[tuple(slice(0, n) for n in array.shape)].set(array)
