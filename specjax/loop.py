@@ -119,9 +119,9 @@ def round(program: Program, state: State) -> tuple[State, Round]:
         logits, features, cache = _target_pass(program, state, draft)
         state = dataclasses.replace(state, cache=cache)
     with jax.named_scope("accept"):
-        processed, p, coins = _judge(program, state, draft, logits, noise)
+        processed, p, coins = judge(program, state, draft, logits, noise)
         verdict = program.verifier.accept(draft, p, coins)
-        emitted, num = _emit(program, state, draft, verdict)
+        emitted, num = emit(program, state, draft, verdict)
     with jax.named_scope("commit"):
         count, finish = clip(program, state, emitted, num, verdict.num_accepted)
         stats = tally(state.stats, draft, num, count, state.limit - state.context.length)
@@ -214,7 +214,7 @@ def _target_pass(program: Program, state: State, draft: Draft):
     return logits, features, cache
 
 
-def _judge(program: Program, state: State, draft: Draft, logits, noise):
+def judge(program: Program, state: State, draft: Draft, logits, noise):
     """Processed logits and laws after every node, and the coins the verifier asks for."""
     depth = tree.depths(draft.parent)
     paths = tree.paths(draft.parent, program.drafter.tree_depth)
@@ -233,7 +233,7 @@ def _judge(program: Program, state: State, draft: Draft, logits, noise):
     return processed, p, draws
 
 
-def _emit(program: Program, state: State, draft: Draft, verdict: Verdict):
+def emit(program: Program, state: State, draft: Draft, verdict: Verdict):
     """The accepted tokens and one drawn from ``last``; a row with no allowed token adds none."""
     logits = jnp.log(verdict.last)
     if not program.verifier.coupled:  # a coupled verdict is the draw itself

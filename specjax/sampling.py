@@ -139,7 +139,7 @@ def start_processors(
 
 def _follow(processor: Processor, h: Any, path: Int[Array, " K"], depth: Int[Array, ""]) -> Any:
     """Advance one row's processor state over the first ``depth`` tokens of a path."""
-    if not jax.tree.leaves(h):
+    if not jax.tree.leaves(h) or path.shape[0] == 0:
         return h
     if isinstance(processor, FollowsPaths):
         return processor.follow(h, path, depth)
