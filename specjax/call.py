@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax.numpy as jnp
 
+from specjax.drafters import Forced, Plain
+from specjax.grammar import Grammar, join
 from specjax.io.stop_strings import MOST, find_strings
 from specjax.processors import chain
 from specjax.program import Program
+from specjax.prompts import listed
 from specjax.protocols import Processor, Tokenizer
 from specjax.request import Request
 from specjax.settings import each_row
@@ -39,19 +43,51 @@ def prepare(
 ) -> Call:
     """Give the program the processors, the user's ``own`` among them, and the stop strings.
 
+    With a grammar the drafter drafts what the grammar leaves no choice about, first.
+
     Raises:
         ValueError: a stop string is empty, there are too many, or there is no tokenizer.
     """
-    rows = strings_of(len(request.length), settings.get("stop"))
+    batch, vocab_size = len(request.length), program.target.vocab_size
+    rows = strings_of(batch, settings.get("stop"))
     sampling, stops = request.sampling, None
+    drafter, draft_chain = program.drafter, program.draft_processors
     different = tuple(sorted({s for row in rows for s in row}))
     if different:
-        stops = _find(different, tokenizer, program.target.vocab_size)
+        stops = _find(different, tokenizer, vocab_size)
         bits = [sum(1 << different.index(s) for s in set(row)) for row in rows]
         sampling = dataclasses.replace(sampling, stop_strings=jnp.asarray(bits, jnp.int32))
-    program = dataclasses.replace(program, processors=chain(sampling, own), stops=stops)
+    grammars = grammars_of(batch, settings.get("grammar"))
+    if any(grammar is not None for grammar in grammars):
+        constraint, begin = _joined(grammars, vocab_size)
+        sampling = dataclasses.replace(sampling, grammar=jnp.asarray(begin))
+        own = (constraint, *own)
+        if draft_chain is not None:
+            draft_chain = (constraint, *draft_chain)
+        drafter = drafter if isinstance(drafter, Plain) else Forced(drafter)
+    program = dataclasses.replace(
+        program,
+        drafter=drafter,
+        processors=chain(sampling, own),
+        draft_processors=draft_chain,
+        stops=stops,
+    )
     every = [row for row in rows for _ in range(request.num_samples)]
     return Call(program, dataclasses.replace(request, sampling=sampling), every)
+
+
+_joined = lru_cache(maxsize=16)(join)
+
+
+def grammars_of(batch: int, grammar: Any) -> tuple[Grammar | None, ...]:
+    """The grammar of each row, None where there is none."""
+    rows = each_row("grammar", grammar, batch, lambda value: not isinstance(value, list | tuple))
+    for one in rows:
+        if one is not None and not isinstance(one, Grammar):
+            raise ValueError(
+                f"grammar: must come from specjax.grammar.regex or json_schema, got {one!r:.60}"
+            )
+    return tuple(rows)
 
 
 def _find(strings: tuple[str, ...], tokenizer: Tokenizer | None, vocab_size: int):
@@ -77,9 +113,16 @@ def strings_of(batch: int, stop: Any) -> list[tuple[str, ...]]:
 
     if not isinstance(stop, str | Sequence | None):
         raise ValueError(f"stop: must be a string or a list of strings, got {stop!r}")
-    rows = each_row("stop", stop, batch, is_one)
-    rows = [() if row is None else (row,) if isinstance(row, str) else tuple(row) for row in rows]
-    for string in (s for row in rows for s in row):
+    return [_strings(row) for row in each_row("stop", stop, batch, is_one)]
+
+
+def _strings(row: Any) -> tuple[str, ...]:
+    """Stop strings of one row, checked."""
+    row = [] if row is None else row
+    strings = (row,) if isinstance(row, str) else tuple(listed(row))
+    for string in strings:
         if not isinstance(string, str) or not string:
             raise ValueError(f"stop: must be strings of at least one character, got {string!r}")
-    return rows
+        if any("\ud800" <= c <= "\udfff" for c in string):
+            raise ValueError(f"stop: {string!r} has half a surrogate pair, which no text has")
+    return strings

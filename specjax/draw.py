@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,11 @@ class RowDraw:
     def narrow(self, allowed: Bool[Array, " B"]) -> RowDraw:
         """Let only some rows draft."""
         return dataclasses.replace(self, cap=jnp.where(allowed, self.cap, 0))
+
+    def find(self, kind: type) -> tuple[Any, Any] | None:
+        """The processor of this kind and its state in every row, None where there is none."""
+        pairs = zip(self.processors, self.states, strict=True)
+        return next(((p, h) for p, h in pairs if isinstance(p, kind)), None)
 
     def root(self) -> Node:
         """Start at the newest token."""

@@ -106,7 +106,8 @@ class Draw(Protocol):
 
     It replays the row's processors along each node's path and uses the noise that the verifier
     asks for, so no drafter can warp differently or record another law. ``cap`` and ``active``
-    are the only limits of a row; a composite may narrow them.
+    are the only limits of a row; a composite may narrow them. ``find`` gives the processor of a
+    kind, with its state in every row.
     """
 
     @property
@@ -118,6 +119,7 @@ class Draw(Protocol):
     def root(self) -> Node: ...
     def __call__(self, logits: Float[Array, "B F W"], node: Node, num: int = 1) -> Drawn: ...
     def narrow(self, allowed: Bool[Array, " B"]) -> Draw: ...
+    def find(self, kind: type) -> tuple[Any, Any] | None: ...
 
 
 class Drafter(Protocol):

@@ -2,7 +2,8 @@
 
 from specjax.drafters.chain import Chain
 from specjax.drafters.draft_model import DraftModel
+from specjax.drafters.forced import Forced
 from specjax.drafters.ngram import NGram
 from specjax.drafters.plain import Plain
 
-__all__ = ["Chain", "DraftModel", "NGram", "Plain"]
+__all__ = ["Chain", "DraftModel", "Forced", "NGram", "Plain"]
