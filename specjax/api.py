@@ -22,6 +22,7 @@ from specjax.result import Result
 from specjax.sampling import FILTERS
 from specjax.settings import Settings
 from specjax.stream import Stream
+from specjax.types import OUT_OF_BUDGET, RUNNING
 from specjax.verify import Block, Coupled, Token
 
 VERIFIERS = {"token": Token, "block": Block, "coupled": Coupled}
@@ -138,9 +139,12 @@ class Decoder:
         """
         if result.suspended is None:
             raise ValueError("result: has no state; call generate(..., keep_state=True)")
+        if not is_int(max_new_tokens):
+            raise ValueError(f"max_new_tokens: must be an int, got {max_new_tokens!r}")
         call, state, seconds = result.suspended
-        length = np.asarray(state.context.length)
-        settings: Settings = {"max_new_tokens": max_new_tokens}
+        length, finish = np.asarray(state.context.length), np.asarray(state.finish)
+        going = np.isin(finish, (RUNNING, OUT_OF_BUDGET))
+        settings: Settings = {"max_new_tokens": np.where(going, max_new_tokens, 0).tolist()}
         limit = limit_of(length, settings, self.max_length)
         capacity = max(state.context.tokens.shape[1], bucket(int(limit.max()), 128))
         begin = time.perf_counter()

@@ -96,7 +96,8 @@ class NoRepeatNGram(WithHistory):
             return going & (jnp.roll(h.tokens, back) == h.tokens[h.length - back])
 
         ends = (size > 0) & (place < h.length) & (place >= size - 1)
-        ends = jax.lax.fori_loop(1, size, match, ends)
+        longest = jnp.minimum(size, place.shape[0])  # nothing that is longer has ended yet
+        ends = jax.lax.fori_loop(1, longest, match, ends)
         banned = members(h.tokens, logits.shape[0], ends)
         return jnp.where(banned, -jnp.inf, logits)
 

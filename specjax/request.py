@@ -108,7 +108,7 @@ def limit_of(length: np.ndarray, settings: Mapping[str, Any], longest: int | Non
     if longest is not None and (limit > longest).any():
         row = int(limit.argmax())
         raise ValueError(
-            f"prompts: prompt {row} has {length[row]} tokens, which with max_new_tokens="
+            f"prompts: row {row} has {length[row]} tokens, which with max_new_tokens="
             f"{budget[row]} is beyond the {longest} that the model and capacity allow; "
             "shorten the prompt, lower max_new_tokens, or raise capacity"
         )

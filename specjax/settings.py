@@ -129,7 +129,9 @@ def per_row(name, value, batch, dtype, low, high=np.inf, *, open_low=False) -> A
         kind = "an int" if integer else "a number"
         raise ValueError(f"{name}: must be {kind}, got {value!r}")
     high = min(high, np.iinfo(dtype).max if integer else float(np.finfo(dtype).max))
-    if not ((values > low if open_low else values >= low) & (values <= high)).all():
+    fits = ((values >= low) & (values <= high)).all()
+    # What is above 0 must still be so in float32.
+    if not fits or (open_low and not (values.astype(dtype) > low).all()):
         least = f"{'above' if open_low else 'at least'} {low:g}"
         raise ValueError(f"{name}: must be {least} and at most {high:g}, got {value!r}")
     return jnp.asarray(np.broadcast_to(values, (batch,)).astype(dtype))
@@ -146,7 +148,7 @@ def bias_of(batch: int, vocab_size: int, settings: Mapping[str, Any]) -> Float[A
         return None
     bias = np.zeros((batch, vocab_size), np.float32)
     for row, biases in enumerate(each_row("logit_bias", given.get("logit_bias"), batch, _is_map)):
-        for token, amount in _checked_biases(biases or {}, vocab_size).items():
+        for token, amount in _checked_biases({} if biases is None else biases, vocab_size).items():
             bias[row, token] += amount
     for row, ids in enumerate(rows_of_ids("banned_tokens", given, batch, vocab_size)):
         bias[row, ids or []] = -np.inf

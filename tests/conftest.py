@@ -17,7 +17,9 @@ from jaxtyping import install_import_hook
 NUMBERS = BeartypeConf(is_pep484_tower=True)
 """An int is a float, as it is to a type checker."""
 
-USER_FACING = ("specjax.api", "specjax.prompts", "specjax.request", "specjax.rng")
+USER_FACING = tuple(
+    f"specjax.{name}" for name in "api call check.pair prompts request rng settings".split()
+)
 """These check what a user gives them, and say more than a type checker would."""
 
 

@@ -81,7 +81,7 @@ def test_json_is_one_object_and_nothing_else(run):
     answer = json.loads(out)
     assert status == 0
     assert out.count("\n") == 1
-    assert answer.keys() == {"text", "tokens", "finish_reason", "seed", "metrics"}
+    assert answer.keys() == {*("text", "tokens", "finish_reason", "stopped_by", "seed", "metrics")}
     assert answer["seed"] == 5
     assert answer["metrics"]["num_tokens"] == len(answer["tokens"])
     assert answer["finish_reason"] in ("stop", "length")

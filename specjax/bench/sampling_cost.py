@@ -6,6 +6,7 @@ Random weights of two real sizes; at temperature 1, batch 1, K = 4. Expect a few
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from functools import partial
 from typing import Any
@@ -48,8 +49,8 @@ def sample(
     """Do all that a round does with logits ``num`` times: noise, laws, verdict, draw."""
 
     def step(i, total):
-        context = state.context.replace(length=state.context.length + i)
-        at = state.replace(context=context)
+        context = dataclasses.replace(state.context, length=state.context.length + i)
+        at = dataclasses.replace(state, context=context)
         noise = loop.position_noise(program, at)
         _, p, coins = loop.judge(program, at, draft, logits + total[:, None, None], noise)
         verdict = program.verifier.accept(draft, p, coins)
@@ -64,7 +65,8 @@ def sample(
 def sampling_share(target: Any, verifier: str, settings: Settings, repeats: int = 5) -> float:
     """Time of sampling in a round over that of the round's target pass."""
     decoder = Decoder(target, NGram(4), verifier=verifier)
-    call = decoder.prepare([[1, 2, 3, 1, 2]], max_new_tokens=64, **settings)
+    asked: Settings = {"max_new_tokens": 64, **settings}
+    call = decoder.prepare([[1, 2, 3, 1, 2]], **asked)
     program = call.program
     state = compiled.begin(program, call.request, chunk=decoder.prefill_chunk)
     draft, _, _ = loop.propose(program, state, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from specjax.cli.arguments import build_parser
 
@@ -20,9 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     try:
         args = parser.parse_args(argv)
-        from specjax.cli import generate
-
-        return generate.run(args)
+        return import_module(f"specjax.cli.{args.command}").run(args)
     except SystemExit as leave:  # argparse: 0 after --help, 2 after a bad argument
         return int(leave.code or 0)
     except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import NoReturn
 
 from specjax import __version__
@@ -33,6 +34,14 @@ def build_parser() -> Parser:
     _add_model_arguments(generate)
     _add_sampling_arguments(generate)
     _add_output_arguments(generate)
+    check = commands.add_parser(
+        "check",
+        help="check that a target and a drafter go together exactly",
+        description="Check a target and a drafter: identities, caches, acceptance, and the law of "
+        "what comes out. The report goes to standard output; the status is 1 if a check failed.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_check_arguments(check)
     return parser
 
 
@@ -60,6 +69,33 @@ def _add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--min-p", metavar="P", type=float, default=0.0,
         help="keep tokens this fraction as likely as the likeliest")  # fmt: skip
     add("--seed", metavar="S", type=int, default=argparse.SUPPRESS, help="(default: entropy)")
+    group = parser.add_argument_group("what else shapes the answer (default: nothing)")
+    add = partial(group.add_argument, default=argparse.SUPPRESS)
+    add("--stop", metavar="TEXT", action="append",
+        help="the answer ends before this text; once for each")  # fmt: skip
+    add("--min-new-tokens", metavar="N", type=int, help="do not end before so many tokens")
+    add("--repetition-penalty", metavar="X", type=float,
+        help="make tokens of prompt and answer less likely; 1 is off")  # fmt: skip
+    add("--presence-penalty", metavar="X", type=float, help="the same by subtraction, once")
+    add("--frequency-penalty", metavar="X", type=float, help="the same for each occurrence")
+    add("--no-repeat-ngram-size", metavar="N", type=int, help="never repeat N tokens; 0 is off")
+    add("--logit-bias", metavar="ID=X", type=bias, action="append",
+        help="add X to the logit of a token; once for each")  # fmt: skip
+    one_of = group.add_mutually_exclusive_group()
+    one_of.add_argument("--regex", metavar="PATTERN", default=argparse.SUPPRESS,
+        help="the answer matches this regular expression")  # fmt: skip
+    one_of.add_argument("--json-schema", metavar="FILE", default=argparse.SUPPRESS,
+        help="the answer is JSON that validates against this schema")  # fmt: skip
+
+
+def bias(argument: str) -> tuple[int, float]:
+    """Read a token id and what is added to its logit.
+
+    >>> bias("17=-2.5")
+    (17, -2.5)
+    """
+    token, _, amount = argument.partition("=")
+    return int(token), float(amount)
 
 
 def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +103,41 @@ def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--compare", action="store_true", help="then time it against plain decoding, in turns"
     )
+    group.add_argument(
+        "--logprobs", metavar="N", type=int, default=argparse.SUPPRESS,
+        help="with --json: log-probabilities, with N alternatives a token",
+    )  # fmt: skip
     one_of = group.add_mutually_exclusive_group()
     one_of.add_argument("--stream", action="store_true", help="show the text as it is made")
     one_of.add_argument("--trace", action="store_true", help="show every round")
     one_of.add_argument("--json", action="store_true", help="one JSON object and nothing else")
+
+
+def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--target", metavar="MODEL", default="smollm2-135m-instruct",
+        help="alias, folder, .gguf file or Hub id")  # fmt: skip
+    add("--drafter", metavar="DRAFTER", default="ngram",
+        help="ngram, a model with the target's tokenizer, or module:attribute, a drafter or "
+        "what makes one of a target")  # fmt: skip
+    add("--draft-length", metavar="K", type=int, default=argparse.SUPPRESS,
+        help=f"tokens a draft (default: {DRAFT_LENGTH})")  # fmt: skip
+    add("--verifier", metavar="VERIFIER", default=argparse.SUPPRESS,
+        help="token, block, coupled, or module:attribute (default: as generate)")  # fmt: skip
+    add("--prompt", metavar="TEXT", action="append", default=argparse.SUPPRESS,
+        help="text to go on from, without a chat template; once for each (default: two texts that "
+        "quote themselves)")  # fmt: skip
+    add("--temperature", metavar="T", type=float, default=1.0,
+        help="above 0; greedy is checked too")  # fmt: skip
+    add("--top-k", metavar="K", type=int, default=0, help="keep the K likeliest; 0 keeps all")
+    add("--top-p", metavar="P", type=float, default=1.0, help="keep the likeliest of this mass")
+    add("--min-p", metavar="P", type=float, default=0.0,
+        help="keep tokens this fraction as likely as the likeliest")  # fmt: skip
+    add("--num-tokens", metavar="N", type=int, default=40, help="tokens a row")
+    add("--keys", metavar="N", type=int, default=512, help="draws of the first two tokens")
+    add("--tolerance", metavar="X", type=float, default=1e-4,
+        help="logits closer than this may change places; bfloat16 needs about 0.1")  # fmt: skip
+    add("--seed", metavar="S", type=int, default=0, help="of the first row and key")
+    add("--only", metavar="CHECK", action="append", default=argparse.SUPPRESS,
+        help="a check to run; once for each (default: all)")  # fmt: skip
+    add("--json", action="store_true", help="one JSON object and nothing else")

@@ -7,9 +7,10 @@ import dataclasses
 import json
 import math
 import sys
+from pathlib import Path
 from typing import Any
 
-from specjax import rng
+from specjax import grammar, rng
 from specjax.api import Decoder
 from specjax.bench import compare
 from specjax.cli.arguments import DRAFT_LENGTH
@@ -19,6 +20,10 @@ from specjax.drafters import DraftModel, NGram
 from specjax.io import load
 from specjax.prompts import Prompt
 from specjax.result import Result
+from specjax.settings import Settings
+
+NOTHING: Any = {"max_new_tokens": 0}
+"""Settings of a call that compiles and decodes nothing."""
 
 
 def run(args: argparse.Namespace) -> int:
@@ -34,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("PROMPT: is empty; give it some text")
     decoder = build_decoder(args)
     ids = decoder.encode([chat(text, decoder.tokenizer, raw=args.raw)])[0]
-    settings = sampling_settings(args)
+    settings = sampling_settings(args, decoder.tokenizer)
     decoder.prepare([ids], **settings)  # refuses before compiling
     result = _answer(args, decoder, ids, settings)
     comparison = compare(decoder, ids, **settings) if args.compare else None
@@ -46,6 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_pairs(args: argparse.Namespace) -> None:
+    if "logprobs" in args and not args.json:
+        raise ValueError("--logprobs: goes with --json, where they are shown; add it")
     if args.drafter != "none":
         return
     if args.compare:
@@ -91,11 +98,26 @@ def chat(text: str, tokenizer: Any, *, raw: bool) -> Prompt:
     return [{"role": "user", "content": text}]
 
 
-def sampling_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Read the arguments that ``Decoder.generate`` takes by the same names."""
-    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p")
-    seed = rng.draw_seeds(getattr(args, "seed", None), 1)
-    return {name: getattr(args, name) for name in names} | {"seed": seed}
+def sampling_settings(args: argparse.Namespace, tokenizer: Any) -> dict[str, Any]:
+    """Read the arguments that ``Decoder.generate`` takes by the same names.
+
+    Raises:
+        ValueError: a grammar cannot be followed.
+        OSError: the schema's file cannot be read.
+    """
+    same = Settings.__annotations__.keys() - {"draft_length", "logit_bias", "seed"}
+    settings = {name: value for name, value in vars(args).items() if name in same}
+    if "logit_bias" in args:
+        settings["logit_bias"] = dict(args.logit_bias)
+    try:
+        if "regex" in args:
+            settings["grammar"] = grammar.regex(args.regex, tokenizer)
+        if "json_schema" in args:
+            schema = Path(args.json_schema).read_text(encoding="utf-8")
+            settings["grammar"] = grammar.json_schema(schema, tokenizer)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    return settings | {"seed": rng.draw_seeds(getattr(args, "seed", None), 1)}
 
 
 def _answer(args, decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result:
@@ -106,10 +128,11 @@ def _answer(args, decoder: Decoder, ids: list[int], settings: dict[str, Any]) ->
         result = traced(decoder, ids, settings)
         print(_text(result))
     elif args.stream:
-        list(decoder.stream([0] * length, max_new_tokens=0))
+        for _ in decoder.stream([0] * length, **(settings | NOTHING)):
+            pass
         result = _stream(decoder, ids, settings)
     else:
-        decoder.warmup(length=length)
+        decoder.warmup(length=length, **settings)
         result = decoder.generate(ids, **settings)
         if not args.json:
             print(_text(result))
@@ -119,8 +142,14 @@ def _answer(args, decoder: Decoder, ids: list[int], settings: dict[str, Any]) ->
 
 def _stream(decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result:
     stream = decoder.stream(ids, **settings)
-    for piece in stream:
-        print(piece.text, end="", flush=True)
+    try:
+        for piece in stream:
+            print(piece.text, end="", flush=True)
+    except KeyboardInterrupt:
+        print(flush=True)
+        if stream.has_begun:
+            _note(summary(stream.result))
+        raise
     print(flush=True)
     return stream.result
 
@@ -150,10 +179,28 @@ def _as_dict(result: Result, comparison: Any) -> dict[str, Any]:
         "text": _text(result),
         "tokens": result.tokens[0],
         "finish_reason": result.finish_reasons[0],
+        "stopped_by": result.stopped_by[0],
         "seed": result.seeds[0],
         "metrics": metrics.to_dict(),
     }
+    if result.logprobs is not None:
+        answer["logprobs"] = _logprobs(result)
     return answer if comparison is None else answer | {"comparison": comparison_dict(comparison)}
+
+
+def _logprobs(result: Result) -> dict[str, Any]:
+    assert result.processed_logprobs is not None
+    assert result.top_logprobs is not None
+    # What a processor forbids has log-probability -inf, which JSON does not know.
+    tops = [
+        {t: x if math.isfinite(x) else None for t, x in top.items()}
+        for top in result.top_logprobs[0]
+    ]
+    return {
+        "raw": result.logprobs[0] if result.logprobs else [],
+        "processed": result.processed_logprobs[0],
+        "top": tops,
+    }
 
 
 def _note(line: str) -> None:
