@@ -17,8 +17,9 @@ from jaxtyping import install_import_hook
 NUMBERS = BeartypeConf(is_pep484_tower=True)
 """An int is a float, as it is to a type checker."""
 
-USER_FACING = tuple(
-    f"specjax.{name}" for name in "api call check.pair prompts request rng settings".split()
+USER_FACING = (
+    *("specjax.api", "specjax.call", "specjax.check.pair", "specjax.prompts"),
+    *("specjax.request", "specjax.rng", "specjax.settings"),
 )
 """These check what a user gives them, and say more than a type checker would."""
 
