@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, Shaped
 
 from specjax import loop, rng
 from specjax.program import Program
-from specjax.types import OUT_OF_BUDGET, RUNNING, State
+from specjax.types import EMPTY, OUT_OF_BUDGET, RUNNING, State
 
 
 def samples(state: State, num: int) -> State:
@@ -29,11 +29,14 @@ def samples(state: State, num: int) -> State:
     return dataclasses.replace(repeated, key=jnp.where(index == 0, repeated.key, fresh))
 
 
-def resume(program: Program, state: State, limit: Int[Array, " B"], capacity: int) -> State:
+def resume(
+    program: Program, state: State, limit: Int[Array, " B"], capacity: int, *, chunk: int = 32
+) -> State:
     """Let rows go on that ended at their budget, or not at all, up to a new total length.
 
-    ``capacity`` is the L to hold the longest. Under coupled verification and at temperature 0
-    the tokens are those of a run that never stopped; under ratio rules their law is.
+    ``capacity`` is the L to hold the longest, ``chunk`` the positions of a prefill pass, for
+    rows that had no budget before. Under coupled verification and at temperature 0 the tokens are
+    those of a run that never stopped; under ratio rules their law is.
     """
     num = None if state.record is None else state.record.top.shape[-1]
     fresh = loop.start(
@@ -49,6 +52,10 @@ def resume(program: Program, state: State, limit: Int[Array, " B"], capacity: in
     open_ended = (state.finish == RUNNING) | (state.finish == OUT_OF_BUDGET)
     going = open_ended & (state.context.length < limit)
     finish = jnp.where(going, RUNNING, jnp.where(open_ended, OUT_OF_BUDGET, state.finish))
+    # Nobody has read the prompt of a row that had no budget.
+    unread = going & (state.finish == OUT_OF_BUDGET) & (state.stats.rounds == 0)
+    reading = jnp.where(unread, RUNNING, EMPTY).astype(jnp.int8)
+    state = loop.prefill(program, dataclasses.replace(state, finish=reading), chunk=chunk)
     return dataclasses.replace(state, limit=limit, finish=finish.astype(jnp.int8))
 
 

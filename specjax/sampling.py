@@ -89,12 +89,15 @@ class Stateless:
 class Temperature(Stateless):
     """Divide by the temperature; at 0 leave the logits, since ``law`` then takes the argmax.
 
-    Below 1e-30 a quotient could overflow, and the law is a point mass long before.
+    Below 1e-30 the law has long been a point mass. Where the largest quotient would still
+    overflow, the largest logit is subtracted first: an infinite one would make NaN of the law.
     """
 
     def apply(self, logits: Float[Array, " V"], h: Any, row: Sampling) -> Float[Array, " V"]:
         heat = jnp.where(row.temperature > 0, jnp.maximum(row.temperature, 1e-30), 1)
-        return logits / heat.astype(logits.dtype)
+        heat, top = heat.astype(logits.dtype), logits.max()
+        overflows = jnp.isfinite(top) & ~jnp.isfinite(top / heat)
+        return (logits - jnp.where(overflows, top, 0)) / heat
 
 
 @struct.dataclass

@@ -12,11 +12,11 @@ import numpy as np
 
 from specjax import compiled
 from specjax.call import Call
-from specjax.collect import all_ended, collect, logprobs, row_answer
+from specjax.collect import all_ended, collect, logprobs, row_answer, row_span
 from specjax.io.text_stream import TextStream
 from specjax.protocols import Tokenizer
 from specjax.result import FINISH_REASONS, Piece, Result
-from specjax.texts import held_back
+from specjax.texts import dropped_spaces, held_back
 from specjax.types import RUNNING
 
 
@@ -128,9 +128,18 @@ class _Row:
             end = len(self.text)
         else:
             self.text += self.decoder.push(tokens)
-            end = len(self.text) - held_back(self.text, self.call.stops[self.row])
+            end = len(self.text) - self._held_back(output)
         begin, self.shown = self.shown, max(end, self.shown)
         return self.text[begin:end]
+
+    def _held_back(self, output: compiled.Output) -> int:
+        """Characters of the text that a stop may yet take."""
+        stops = self.call.stops[self.row]
+        if self.tokenizer is None or not stops:
+            return 0
+        tokens = output.tokens[self.row, row_span(output, self.row)].tolist()
+        dropped = dropped_spaces(self.tokenizer, tokens, self.text)
+        return min(held_back(dropped + self.text, stops), len(self.text))
 
     def gaps(self) -> list[float]:
         """Seconds between neighbouring tokens; those of one round come together."""

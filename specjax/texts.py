@@ -16,10 +16,21 @@ def answer(
     if tokens and tokens[-1] in stop_ids:
         return tokenizer.decode(tokens[:-1]), tokens[-1]
     text = tokenizer.decode(tokens)
+    dropped = dropped_spaces(tokenizer, tokens, text)
+    before = tokenizer.decode(tokens[:-1])
+    before = dropped_spaces(tokenizer, tokens[:-1], before) + before
     # A half character at the end of what came before may be another one by now.
-    before = len(tokenizer.decode(tokens[:-1]).rstrip(_BROKEN))
-    found = first_complete(text, stops, before)
-    return (text, None) if found is None else (text[: found[0]], found[1])
+    found = first_complete(dropped + text, stops, len(before.rstrip(_BROKEN)))
+    if found is None:
+        return text, None
+    return text[: max(found[0] - len(dropped), 0)], found[1]
+
+
+def dropped_spaces(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> str:
+    """What some decoders leave out at the very start of a text; strings are sought with it."""
+    spelled = b"".join(tokenizer.token_bytes[token] for token in tokens)
+    missing = len(spelled) - len(spelled.lstrip(b" ")) - (len(text) - len(text.lstrip(" ")))
+    return " " * missing
 
 
 def first_complete(text: str, stops: Sequence[str], after: int = 0) -> tuple[int, str] | None:

@@ -144,6 +144,12 @@ def test_the_smallest_temperature_gives_no_nan():
     np.testing.assert_allclose(sampling.softmax(out), [[1, 0, 0]])
 
 
+def test_a_quotient_that_would_overflow_gives_a_law():
+    logits = jnp.asarray([[1e30, 1e29, -1e30], [-1e35, -1e30, -1e31], [3e38, 3e38, -INF]])
+    out = filtered(logits, values([1e-20, 1e-30, 1e-30], 0, 0.9, 0.05))
+    np.testing.assert_allclose(sampling.softmax(out), [[1, 0, 0], [0, 1, 0], [0.5, 0.5, 0]])
+
+
 def test_extreme_logits_give_a_law():
     logits = jnp.asarray([[3e38, -3e38, 3e38], [-3e38, -3e38, -INF], [1e-42, 0.0, -INF]])
     np.testing.assert_allclose(
