@@ -31,8 +31,9 @@ export DEMO_PROMPT
 demo: $(VENV)/installed
 	$(BIN)/specjax generate "$$DEMO_PROMPT" --draft-length 8 --stream --compare
 
+# A file stays in one process, where its tests share compiled programs.
 test: $(VENV)/installed-test
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 slow: $(VENV)/installed-test
 	$(BIN)/pytest -m slow -rP $(if $(PROMPTS),--prompts $(PROMPTS))

@@ -17,6 +17,9 @@ from specjax.protocols import Processor
 from specjax.sampling import FILTERS, Stateless
 from specjax.types import Sampling
 
+OVERFLOW = 1e38
+"""A penalty makes no logit larger: an infinite one would make NaN of the law."""
+
 
 def members(ids: Int[Array, " N"], size: int, among: Bool[Array, " N"]) -> Bool[Array, " V"]:
     """Mark the ids, of those ``among``, in a vocabulary; ids outside it mark nothing."""
@@ -79,6 +82,7 @@ class Penalties(WithHistory):
         counts = counts.at[jnp.where(inside, h.tokens, size)].add(1, mode="drop")
         repetition = row.repetition_penalty.astype(logits.dtype)
         scaled = jnp.where(logits < 0, logits * repetition, logits / repetition)
+        scaled = jnp.minimum(scaled, OVERFLOW)
         offset = row.presence_penalty + row.frequency_penalty * counts.astype(jnp.float32)
         return jnp.where(counts > 0, scaled - offset.astype(logits.dtype), logits)
 

@@ -83,7 +83,7 @@ def test_the_figures_are_there(sound):
     assert law["keys"] == 2048
     np.testing.assert_allclose(law["measured"], law["expected"], atol=0.05)
     assert set(law["p"]) == {"draft_length_1", "draft_length_2"}
-    assert sound["self_acceptance"].figures["rate"] == {"token": 1.0, "block": 1.0, "coupled": 1.0}
+    assert sound["self_acceptance"].figures["rate"] == {"token": 1.0, "block": 1.0}
 
 
 def test_only_some_checks_run():

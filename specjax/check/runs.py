@@ -12,14 +12,14 @@ import numpy as np
 from specjax.check.panel import Panel
 from specjax.check.rows import Rows, begin
 from specjax.check.watch import Log, watch
-from specjax.drafters import DraftModel, Plain
+from specjax.drafters import DraftModel
 from specjax.program import Program
 from specjax.protocols import Verifier
 from specjax.testing.drafter_checks import verifiers
 from specjax.types import State
 from specjax.verify import Block, Coupled, Token
 
-SELF_RULES: tuple[Verifier, ...] = (Token(), Block(), Coupled())
+SELF_RULES: tuple[Verifier, ...] = (Token(), Block())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +61,8 @@ class Runs:
         self._made: dict[tuple[str, str], tuple[State, Log]] = {}
 
     def plain(self) -> Run:
-        """Plain decoding through passes as wide as the drafter's, so that no rounding differs."""
-        drafter = Plain(self.program.drafter.num_nodes)
-        return self._run("plain", dataclasses.replace(self.program, drafter=drafter), Coupled(), ())
+        """Plain decoding, by the drafted run's own program with no draft allowed."""
+        return self._run("plain", self.program, Coupled(), ())
 
     def drafted(self, verifier: Verifier) -> Run:
         """The pair itself."""
@@ -109,7 +108,9 @@ class Runs:
             self.note(f"running {self.budget} tokens a row, {kind}, under {names(judge)}")
             program = dataclasses.replace(program, verifier=judge)
             if kind not in self._begun:
-                self._begun[kind] = self._begin(program, self.rows)
+                begun = self._begin(program, self.rows)
+                cap = 0 * begun.cap if kind == "plain" else begun.cap
+                self._begun[kind] = dataclasses.replace(begun, cap=cap)
             state, log = self.watch(program, self._begun[kind], self.budget)
             self._made[at] = state, jax.device_get(log)
         state, log = self._made[at]
