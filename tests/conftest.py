@@ -1,7 +1,8 @@
 """Shapes are checked while the tests run, and dtypes never promote silently."""
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # One module for LLVM instead of 32: programs this small compile in a third of the time.
@@ -50,6 +51,14 @@ def _is_checkable(hint: Any) -> bool:
 
 install_import_hook("specjax", f"{__name__}.{check_functions.__name__}")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_programs() -> Iterator[None]:
+    """Drop what a file has compiled: a process may hold only so many programs."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

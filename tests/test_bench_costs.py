@@ -56,8 +56,8 @@ def test_plain_decoding_has_no_costs(target):
 
 
 def timed_context(decoder):
-    request = decoder.request([PROMPT], max_new_tokens=128)
-    state = compiled.begin(decoder.program, request, chunk=decoder.prefill_chunk)
+    call = decoder.prepare([PROMPT], max_new_tokens=128)
+    state = compiled.begin(call.program, call.request, chunk=decoder.prefill_chunk)
     context = costs.propose_and_append(decoder.program, state)
     begin = len(PROMPT)
     assert int(context.length[0]) == begin + costs.NUM
@@ -80,8 +80,8 @@ def test_a_tree_that_wants_features_gets_them():
     target = tiny_lm(jax.random.key(0), num_layers=3, rope=Rope(2), **sizes)
     table = jax.random.normal(jax.random.key(1), (16, 16, 16))
     decoder = Decoder(target, Branching(table))
-    request = decoder.request([PROMPT], max_new_tokens=8)
+    call = decoder.prepare([PROMPT], max_new_tokens=8)
     begin = partial(compiled.begin, chunk=decoder.prefill_chunk)
-    state = jax.eval_shape(begin, decoder.program, request)
+    state = jax.eval_shape(begin, call.program, call.request)
     after = jax.eval_shape(costs.propose_and_append, decoder.program, state)
-    assert after.tokens.shape == request.tokens.shape
+    assert after.tokens.shape == call.request.tokens.shape

@@ -106,7 +106,7 @@ def test_a_users_processor_comes_after_penalties_and_before_temperature():
 
 def test_padding_of_the_targets_own_vocabulary_has_no_mass():
     heavy = TableLM(TARGET.table.at[..., len(TOKENIZER.vocabulary) :].add(50.0))
-    for drafter in (None, NGram(3), DraftModel(heavy, 3)):
+    for drafter in (None, NGram(3)):
         decoder = Decoder(heavy, drafter, tokenizer=TOKENIZER)
         result = decoder.generate(["ab", "c"], max_new_tokens=20, temperature=[0.0, 1.0], seed=0)
         assert max(map(max, result.tokens)) < len(TOKENIZER.vocabulary)

@@ -191,6 +191,7 @@ def test_a_sound_pair_is_reported_as_json(run):
     assert "running" in err
 
 
+@pytest.mark.slow
 def test_an_imported_drafter_that_drifts_is_named(folder, capsys):
     args = ["--drafter", "broken_drafters:drifting", "--only", "drafter_cache"]
     status = main(["check", "--target", folder, *args, "--prompt", "aba abacus aba"])

@@ -60,7 +60,7 @@ def test_raw_leaves_the_template_out(run, folders):
     assert out == expected.texts[0] + "\n"
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "model"])
+@pytest.mark.parametrize("drafter", ["ngram", pytest.param("model", marks=pytest.mark.slow)])
 def test_the_stream_is_the_whole_text(run, folders, drafter):
     name = folders[1] if drafter == "model" else drafter
     options = ["--drafter", name, "--temperature", "1", "--seed", "7"]
@@ -191,7 +191,9 @@ def measured(kept, ratio, **changes):
     outcomes[4] = kept
     metrics = specjax.Metrics(sum(kept), 4 * sum(kept), 0, outcomes)
     tokens = [list(range(metrics.num_tokens))]
-    result = specjax.Result(tokens, None, ["stop"], [[]], [0], metrics, [metrics], True, True)
+    result = specjax.Result(
+        tokens, None, ["stop"], [None], [[]], [0], [0], metrics, [metrics], True, True
+    )
     numbers = {"plain_seconds": ratio, "speculative_seconds": 1.0, "must_agree": True}
     costs = Costs(draft_length=4, draft_cost=0.05, pass_cost=1.3)
     return Comparison(

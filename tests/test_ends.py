@@ -122,6 +122,7 @@ def test_so_it_is_in_a_program_for_each_draft_length(plain, k):
         sweep(half_right(k, text), plain, k, temperature)
 
 
+@pytest.mark.slow
 def test_so_it_is_with_a_draft_model(plain, speculative):
     for temperature in TEMPERATURES:
         sweep(speculative, plain, 4, temperature)

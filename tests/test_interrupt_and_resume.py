@@ -177,7 +177,9 @@ FULL = {
 }
 
 
-@pytest.fixture(scope="module", params=DRAFTERS)
+@pytest.fixture(
+    scope="module", params=["ngram", pytest.param("draft model", marks=pytest.mark.slow)]
+)
 def resumable(request):
     return Decoder(
         TARGET, DRAFTERS[request.param], verifier="coupled", tokenizer=TOKENIZER, capacity=200
@@ -260,6 +262,7 @@ def resumed(program, state, limit):
     return loop.complete(program, state)
 
 
+@pytest.mark.slow
 def test_under_block_verification_a_resumed_call_keeps_its_law():
     target, draft = (TableLM.random(jax.random.key(i), SMALL) for i in (0, 1))
     program, batch = Program(target, DraftModel(draft, 3), Block()), 20_000

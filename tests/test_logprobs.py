@@ -21,7 +21,7 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=["ngram", "model"])
+@pytest.fixture(scope="module", params=["ngram", pytest.param("model", marks=pytest.mark.slow)])
 def decoder(request):
     drafters = {"ngram": NGram(3), "model": DraftModel(TARGET, 3)}
     return Decoder(TARGET, drafters[request.param], prefill_chunk=8)

@@ -180,7 +180,9 @@ def _texts(program, name, heat):
     return [row[:n].tolist() for row, n in zip(tokens, length, strict=True)]
 
 
-@pytest.mark.parametrize("k", range(1, 8))
+@pytest.mark.parametrize(
+    "k", [1, 4, 7, *(pytest.param(k, marks=pytest.mark.slow) for k in (2, 3, 5, 6))]
+)
 def test_speculative_equals_plain_for_each_processor(plain, k):
     program = Program(TARGET, DraftModel(DRAFT, k), Coupled(), EVERY)
     for name, heat in plain:
@@ -190,11 +192,8 @@ def test_speculative_equals_plain_for_each_processor(plain, k):
     assert 0 < kept < int(stats.nodes.sum())  # drafts were accepted, and rejected
 
 
-@pytest.mark.parametrize(
-    "verifier",
-    [pytest.param(Token(), marks=pytest.mark.slow), Block()],
-    ids=["token", "block"],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("verifier", [Token(), Block()], ids=["token", "block"])
 def test_greedy_under_ratio_rules_equals_plain_for_each_processor(plain, verifier):
     program = Program(TARGET, DraftModel(DRAFT, 3), verifier, EVERY)
     for name in CASES:
@@ -245,7 +244,7 @@ def small(batch):
     ("verifier", "own"),
     [
         (Token(), False),
-        (Block(), True),
+        pytest.param(Block(), True, marks=pytest.mark.slow),
         pytest.param(Token(), True, marks=pytest.mark.slow),
         pytest.param(Block(), False, marks=pytest.mark.slow),
     ],

@@ -14,7 +14,7 @@ PROMPTS = [[5, 6, 7, 5, 6], [9, 2]]
 SETTINGS = {"max_new_tokens": 12, "temperature": 1.0, "seed": 3}
 
 
-@pytest.fixture(scope="module", params=["coupled", "block"])
+@pytest.fixture(scope="module", params=["coupled", pytest.param("block", marks=pytest.mark.slow)])
 def decoder(request):
     return Decoder(TARGET, DraftModel(DRAFT, 3), verifier=request.param, prefill_chunk=8)
 

@@ -61,7 +61,9 @@ def test_finds_a_draft_cache_rewound_to_where_drafting_stopped():
 
 
 @pytest.mark.parametrize(
-    "verifier", [Token(), Block(), Coupled()], ids=["token", "block", "coupled"]
+    "verifier",
+    [*(pytest.param(rule, marks=pytest.mark.slow) for rule in (Token(), Coupled())), Block()],
+    ids=["token", "coupled", "block"],
 )
 def test_a_row_alone_equals_the_row_in_a_batch_of_eight(verifier):
     target, draft = tiny_lm(jax.random.key(2)), tiny_lm(jax.random.key(3))
