@@ -15,6 +15,9 @@ from specjax.prompts import is_int
 from specjax.settings import known, per_row, rows_of_ids, sampling_of
 from specjax.types import Sampling
 
+MOST_SAMPLES = 2**16
+"""Of a prompt in one call: far more rows than fit a device, but few enough to name in an error."""
+
 
 @struct.dataclass
 class Request:
@@ -92,7 +95,7 @@ def build(
         sampling=sampling_of(batch, vocab_size, stop_ids, settings),
         seeds=jnp.asarray(rng.draw_seeds(settings.get("seed"), batch), jnp.uint32),
         cap=jnp.minimum(cap, depth),
-        num_samples=_whole("n", settings.get("n", 1), 1),
+        num_samples=_whole("n", settings.get("n", 1), 1, MOST_SAMPLES),
         num_top=_num_top(settings.get("logprobs"), vocab_size),
     )
 
@@ -115,9 +118,9 @@ def limit_of(length: np.ndarray, settings: Mapping[str, Any], longest: int | Non
     return limit.astype(np.int32)
 
 
-def _whole(name: str, value: Any, low: int) -> int:
-    if not is_int(value) or value < low:
-        raise ValueError(f"{name}: must be an int of at least {low}, got {value!r}")
+def _whole(name: str, value: Any, low: int, high: int) -> int:
+    if not is_int(value) or not low <= value <= high:
+        raise ValueError(f"{name}: must be an int from {low} to {high}, got {value!r}")
     return int(value)
 
 
@@ -125,7 +128,7 @@ def _num_top(logprobs: Any, vocab_size: int) -> int | None:
     """How many alternatives to record a token, None for no record at all."""
     if logprobs is None or isinstance(logprobs, bool):
         return 0 if logprobs else None
-    return min(_whole("logprobs", logprobs, 0), vocab_size)
+    return _whole("logprobs", logprobs, 0, vocab_size)
 
 
 def stop_ids_of(
