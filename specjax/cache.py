@@ -7,11 +7,14 @@ Slots 0..length-2 are committed and everything after is scratch, so a rollback m
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from specjax.protocols import Cache
 
 
 def write_slots(
@@ -82,3 +85,14 @@ class KVCache:
     def compact(self, start: Int[Array, " B"], path: Int[Array, "B K"]) -> KVCache:
         """Make an accepted tree path contiguous: slot start + path[:, j] to start + 1 + j."""
         return jax.tree.map(lambda slots: move_slots(slots, start, path), self)
+
+
+def freeze(active: Bool[Array, " B"], new: Any, old: Any) -> Any:
+    """Keep the old small state of other rows. Caches pass: a where over one would copy it."""
+
+    def choose(fresh, kept):
+        if isinstance(fresh, Cache):
+            return fresh
+        return jnp.where(active.reshape(-1, *[1] * (fresh.ndim - 1)), fresh, kept)
+
+    return jax.tree.map(choose, new, old, is_leaf=lambda x: isinstance(x, Cache))

@@ -6,15 +6,14 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from specjax import sampling, tree
-from specjax.cache import write_slots
+from specjax.cache import freeze, write_slots
 from specjax.program import Program
-from specjax.protocols import Cache, Feedback
+from specjax.protocols import Feedback
 from specjax.stops import state_after
 from specjax.types import (
     DEAD_END,
@@ -118,17 +117,6 @@ def _remember(program: Program, state: State, kept: Kept, nodes, logits, process
         drafted=write_slots(state.drafted, drafted, length, count),
         **changes,
     )
-
-
-def freeze(active: Bool[Array, " B"], new: Any, old: Any) -> Any:
-    """Keep the old small state of finished rows. Caches pass: a where over one would copy it."""
-
-    def choose(fresh, kept):
-        if isinstance(fresh, Cache):
-            return fresh
-        return jnp.where(active.reshape(-1, *[1] * (fresh.ndim - 1)), fresh, kept)
-
-    return jax.tree.map(choose, new, old, is_leaf=lambda x: isinstance(x, Cache))
 
 
 def tally(stats: Stats, draft: Draft, num, count, room) -> Stats:

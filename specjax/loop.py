@@ -16,7 +16,8 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from specjax import rng, sampling, tree
-from specjax.commit import Kept, clip, commit, freeze, tally
+from specjax.cache import freeze
+from specjax.commit import Kept, clip, commit, tally
 from specjax.draw import RowDraw, fit_vocabulary
 from specjax.program import Program
 from specjax.record import Record

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, UInt32
 
 from specjax import rng
 from specjax.prompts import is_int
-from specjax.settings import known, per_row, rows_of_ids, sampling_of
+from specjax.settings import per_row, refuse_unknown, rows_of_ids, sampling_of
 from specjax.types import Sampling
 
 MOST_SAMPLES = 2**16
@@ -51,6 +51,14 @@ def bucket(size: int, least: int) -> int:
     return top
 
 
+def aligned(rows: Sequence[Sequence[int]], capacity: int) -> Int[np.ndarray, "B L"]:
+    """Rows of token ids from the left, each with room up to ``capacity``."""
+    tokens = np.zeros((len(rows), capacity), np.int32)
+    for row, ids in enumerate(rows):
+        tokens[row, : len(ids)] = ids
+    return tokens
+
+
 def build(
     rows: Sequence[Sequence[int]],
     settings: Mapping[str, Any],
@@ -76,13 +84,11 @@ def build(
         ValueError: a setting is out of range, or a prompt and its budget do not fit.
         TypeError: there is no such setting.
     """
-    known(settings)
+    refuse_unknown(settings)
     batch = len(rows)
     length = np.array([len(ids) for ids in rows], np.int32)
     limit = limit_of(length, settings, longest)
-    tokens = np.zeros((batch, bucket(int(limit.max()), least_capacity)), np.int32)
-    for row, ids in enumerate(rows):
-        tokens[row, : len(ids)] = ids
+    tokens = aligned(rows, bucket(int(limit.max()), least_capacity))
     stop_ids = stop_ids_of(batch, settings, own_stop_ids, vocab_size)
     draft_length = settings.get("draft_length")
     cap = per_row(

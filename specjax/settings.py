@@ -70,7 +70,7 @@ class Settings(TypedDict, total=False):
     logprobs: int | None
 
 
-def known(settings: Mapping[str, Any]) -> None:
+def refuse_unknown(settings: Mapping[str, Any]) -> None:
     """Refuse a setting that does not exist: nothing is silently ignored.
 
     Raises:

@@ -105,7 +105,7 @@ def divergences(runs: Runs, plain: Run, other: Run, rows: np.ndarray) -> list[di
 def ranked_logits(runs: Runs, plain: Run, length: np.ndarray) -> np.ndarray:
     """What plain decoding takes the argmax of at position ``length`` of each row."""
     at = jnp.asarray(length)
-    values = runs.rows.values
+    values = runs.rows.sampling
     logits = next_logits(runs.program, jnp.asarray(plain.tokens), at, values)
     noise = rng.position_noise(rng.row_keys(runs.rows.seeds), at, 1, logits.shape[-1])[:, 0]
     return np.asarray(jax.jit(sampling.perturb)(logits, noise, values.temperature == 0))

@@ -12,10 +12,11 @@ import numpy as np
 from specjax import rng
 from specjax.check.acceptance import SIZE
 from specjax.check.report import Finding
-from specjax.check.rows import Rows, lay_out
+from specjax.check.rows import lay_out
 from specjax.check.runs import Runs, rule_name
 from specjax.check.watch import next_logits
 from specjax.program import Program
+from specjax.request import Request
 from specjax.sampling import softmax
 from specjax.testing.statistics import chi_square_p
 from specjax.types import State
@@ -117,8 +118,8 @@ def cells_after(runs: Runs, prompt: list[int]) -> Cells:
     return Cells(first, likeliest, p[first, None] * inner, float(np.delete(p, first).sum()))
 
 
-def _laws(runs: Runs, rows: Rows) -> np.ndarray:
-    logits = next_logits(runs.program, rows.tokens, rows.length, rows.values)
+def _laws(runs: Runs, rows: Request) -> np.ndarray:
+    logits = next_logits(runs.program, rows.tokens, rows.length, rows.sampling)
     return np.asarray(softmax(logits), np.float64)
 
 
@@ -127,12 +128,14 @@ def prefilled(runs: Runs, prompt: list[int]) -> State:
     return runs.begin(_repeated(runs, prompt))
 
 
-def _repeated(runs: Runs, prompt: list[int]) -> Rows:
+def _repeated(runs: Runs, prompt: list[int]) -> Request:
     """The prompt in all rows, laid out as the runs are, so that their programs serve it."""
     batch, capacity = runs.rows.tokens.shape
     at = int(np.flatnonzero(~runs.greedy)[0])
-    values = jax.tree.map(lambda x: x[at : at + 1], runs.rows.values)
-    rows = lay_out([prompt] * batch, capacity - len(prompt), values, 0)
+    values = jax.tree.map(lambda x: x[at : at + 1], runs.rows.sampling)
+    rows = lay_out(
+        [prompt] * batch, capacity - len(prompt), values, 0, depth=runs.program.drafter.depth
+    )
     return dataclasses.replace(rows, limit=rows.length + NUM)
 
 

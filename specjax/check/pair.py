@@ -18,11 +18,12 @@ from specjax.check.caches import drafter_cache, looks, target_cache
 from specjax.check.identities import coupled_identity, greedy_identity, self_acceptance
 from specjax.check.law import law
 from specjax.check.report import Finding, Report
-from specjax.check.rows import Rows, lay_out
+from specjax.check.rows import lay_out
 from specjax.check.runs import Runs, judges
 from specjax.program import Program
 from specjax.prompts import Prompt
 from specjax.protocols import Verifier
+from specjax.request import Request
 from specjax.testing.statistics import sampling_values
 
 PROMPTS = (
@@ -147,14 +148,15 @@ def _checks(
 
 def every_row(
     program: Program, texts: list[list[int]], num_tokens: int, seed: int, law: tuple
-) -> tuple[Rows, np.ndarray]:
+) -> tuple[Request, np.ndarray]:
     """Each text greedily and sampled, once for each group; and the group of every row."""
     num = max(2, sum(not rule.coupled for rule in judges(program)))
     group = np.repeat(np.arange(num), 2 * len(texts))
     values = sampling_values(len(group), *law)
     greedy = jnp.asarray(np.arange(len(group)) % (2 * len(texts)) < len(texts))
     values = dataclasses.replace(values, temperature=jnp.where(greedy, 0, values.temperature))
-    return lay_out(texts * 2 * num, num_tokens, values, seed), group
+    depth = program.drafter.depth
+    return lay_out(texts * 2 * num, num_tokens, values, seed, depth=depth), group
 
 
 def default_prompts(decoder: Decoder) -> list[Prompt]:

@@ -9,12 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from specjax import compiled
 from specjax.check.panel import Panel
-from specjax.check.rows import Rows, begin
 from specjax.check.watch import Log, watch
 from specjax.drafters import DraftModel
 from specjax.program import Program
 from specjax.protocols import Verifier
+from specjax.request import Request
 from specjax.testing.drafter_checks import verifiers
 from specjax.types import State
 from specjax.verify import Block, Coupled, Token
@@ -46,7 +47,7 @@ class Runs:
     def __init__(
         self,
         program: Program,
-        rows: Rows,
+        rows: Request,
         group: np.ndarray,
         *,
         chunk: int,
@@ -54,7 +55,7 @@ class Runs:
     ) -> None:
         self.program, self.rows, self.group = program, rows, group
         self.chunk, self.note = chunk, note
-        self.greedy = np.asarray(rows.values.temperature) == 0
+        self.greedy = np.asarray(rows.sampling.temperature) == 0
         self.budget = int(rows.limit[0] - rows.length[0])
         self.rules = judges(program)
         self._begun: dict[str, State] = {}
@@ -74,7 +75,7 @@ class Runs:
         program = dataclasses.replace(self.program, drafter=drafter)
         return self._run("self-drafted", program, verifier, SELF_RULES)
 
-    def begin(self, rows: Rows) -> State:
+    def begin(self, rows: Request) -> State:
         """Allocate and prefill; the verifier has no part in it, so one program serves all."""
         return self._begin(self.program, rows)
 
@@ -96,8 +97,9 @@ class Runs:
         choice = np.full_like(self.group, at) if alone else self.group % len(ratio)
         return Panel(ratio, jnp.asarray(choice, jnp.int32)), choice == at
 
-    def _begin(self, program: Program, rows: Rows) -> State:
-        return begin(dataclasses.replace(program, verifier=Token()), rows, chunk=self.chunk)
+    def _begin(self, program: Program, rows: Request) -> State:
+        program = dataclasses.replace(program, verifier=Token())
+        return compiled.begin(program, rows, chunk=self.chunk)
 
     def _run(
         self, kind: str, program: Program, verifier: Verifier, rules: Sequence[Verifier]

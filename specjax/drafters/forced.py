@@ -11,8 +11,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from specjax import tree
+from specjax.cache import freeze
 from specjax.constraint import Constraint
-from specjax.protocols import Cache, Draw, Feedback
+from specjax.protocols import Draw, Feedback
 from specjax.types import Context, Draft
 
 
@@ -95,7 +96,7 @@ class Forced:
         if not isinstance(self.drafter, Feedback):
             return state
         told = self.drafter.feedback(state.inner, draft, top)
-        return dataclasses.replace(state, inner=_choose(state.forced, state.inner, told))
+        return dataclasses.replace(state, inner=freeze(~state.forced, told, state.inner))
 
     def propose(
         self, target: Any, cache: Any, state: Turns, context: Context, draw: Draw, *, width: int
@@ -153,14 +154,3 @@ def _instead(draft: Draft, forced: Bool[Array, " B"], run: Int[Array, "B T"]) ->
         valid=jnp.where(here, run >= 0, draft.valid),
         probs=probs,
     )
-
-
-def _choose(rows: Bool[Array, " B"], yes: Any, no: Any) -> Any:
-    """One state for some rows, another for the rest; caches are shared, and pass."""
-
-    def pick(a, b):
-        if isinstance(b, Cache):
-            return b
-        return jnp.where(rows.reshape(-1, *[1] * (b.ndim - 1)), a, b)
-
-    return jax.tree.map(pick, yes, no, is_leaf=lambda x: isinstance(x, Cache))

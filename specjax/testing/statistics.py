@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from specjax import loop, rng
+from specjax.request import aligned
 from specjax.types import Sampling, State
 
 
@@ -43,13 +44,10 @@ def decode(
 ) -> State:
     """Run the jitted loop on token prompts and return the final state."""
     batch, longest = len(prompts), max(map(len, prompts))
-    tokens = np.zeros((batch, longest + num), np.int32)
-    for row, prompt in enumerate(prompts):
-        tokens[row, : len(prompt)] = prompt
     length = jnp.asarray([len(p) for p in prompts], jnp.int32)
     return _decode(
         program,
-        jnp.asarray(tokens),
+        jnp.asarray(aligned(prompts, longest + num)),
         length,
         sampling_values(batch) if values is None else values,
         jnp.asarray(np.asarray(range(batch) if seeds is None else seeds, np.uint32)),
