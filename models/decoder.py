@@ -2,162 +2,42 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
+from specjax import experts
 from specjax.cache import KVCache
+from specjax.models.config import Config
+from specjax.models.layers import ExpertWeights, Norm, Weights, split_heads
 from specjax.models.rope import Rope, rotate, rotation
-from specjax.nn import attention, rms_norm, wide
+from specjax.nn import attention, layer_norm, rms_norm, soft_cap, wide
 from specjax.protocols import Tokenizer
 
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "silu": jax.nn.silu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "relu": jax.nn.relu,
+}
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """The shape of a decoder. ``tied`` says that the embedding is the head's transpose."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope: Rope
-    max_length: int | None = None
-    norm_eps: float = 1e-5
-    tied: bool = False
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-
-    @property
-    def qkv_sizes(self) -> tuple[int, int, int]:
-        """Channels of all queries, keys and values of a layer."""
-        keys = self.num_kv_heads * self.head_dim
-        return self.num_heads * self.head_dim, keys, keys
+Turns = dict[Rope, tuple[Float[Array, "B T R"], Float[Array, "B T R"]]]
+"""Cosine and sine of the positions of a pass, for each rotation that its layers use."""
 
 
 @struct.dataclass
-class Linear:
-    """x @ kernel + bias."""
+class Pass:
+    """What every layer of one pass is told."""
 
-    kernel: Float[Array, "I O"]
-    bias: Float[Array, " O"] | None = None
-
-    def __call__(self, x: Float[Array, "*B I"]) -> Float[Array, "*B O"]:
-        y = x @ self.kernel
-        return y if self.bias is None else y + self.bias
-
-
-@struct.dataclass
-class Layer:
-    """Weights of one block: attention, then a gated feed-forward network.
-
-    ``qkv`` gives, for each key head in turn, its query heads, then the key, then the value: one
-    product is faster than three, and cutting between key heads shards it.
-    """
-
-    attention_norm: Float[Array, " D"]
-    qkv: Linear
-    output: Linear
-    mlp_norm: Float[Array, " D"]
-    gate: Linear
-    up: Linear
-    down: Linear
-
-
-@struct.dataclass
-class Weights:
-    """All weights. A tied model keeps the head alone; its columns are the embedding."""
-
-    embedding: Float[Array, "V D"] | None
-    layers: tuple[Layer, ...]
-    norm: Float[Array, " D"]
-    head: Linear
-
-
-def shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight by its path: the one place that declares them.
-
-    Paths read like attributes (``layers.3.qkv.kernel``). Kernels are [in, out].
-    """
-    hidden, inner = config.hidden_size, config.intermediate_size
-    linears = {
-        "qkv": (hidden, sum(config.qkv_sizes), config.qkv_bias),
-        "output": (config.qkv_sizes[0], hidden, config.output_bias),
-        "gate": (hidden, inner, config.mlp_bias),
-        "up": (hidden, inner, config.mlp_bias),
-        "down": (inner, hidden, config.mlp_bias),
-    }
-    layer: dict[str, tuple[int, ...]] = {"attention_norm": (hidden,), "mlp_norm": (hidden,)}
-    for name, (inputs, outputs, biased) in linears.items():
-        layer[f"{name}.kernel"] = (inputs, outputs)
-        if biased:
-            layer[f"{name}.bias"] = (outputs,)
-    table = {"norm": (hidden,), "head.kernel": (hidden, config.vocab_size)}
-    if not config.tied:
-        table["embedding"] = (config.vocab_size, hidden)
-    for index in range(config.num_layers):
-        table |= {f"layers.{index}.{path}": shape for path, shape in layer.items()}
-    return table
-
-
-def pack(config: Config, leaves: Mapping[str, Array]) -> Weights:
-    """Arrange the weights, given by path, as the decoder wants them."""
-
-    def linear(path: str) -> Linear:
-        return Linear(leaves[f"{path}.kernel"], leaves.get(f"{path}.bias"))
-
-    def layer(path: str) -> Layer:
-        names = ("qkv", "output", "gate", "up", "down")
-        return Layer(
-            attention_norm=leaves[f"{path}.attention_norm"],
-            mlp_norm=leaves[f"{path}.mlp_norm"],
-            **{name: linear(f"{path}.{name}") for name in names},
-        )
-
-    return Weights(
-        embedding=leaves.get("embedding"),
-        layers=tuple(layer(f"layers.{index}") for index in range(config.num_layers)),
-        norm=leaves["norm"],
-        head=linear("head"),
-    )
-
-
-def join_heads(config: Config, parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Queries, keys and values [..., H * D], [..., G * D], [..., G * D] in the order of ``qkv``."""
-    lead = parts[0].shape[:-1]
-    grouped = [x.reshape(*lead, config.num_kv_heads, -1, config.head_dim) for x in parts]
-    return np.concatenate(grouped, axis=-2).reshape(*lead, -1)
-
-
-def split_heads(
-    config: Config, x: Float[Array, "B T C"]
-) -> tuple[Float[Array, "B T H D"], Float[Array, "B T G D"], Float[Array, "B T G D"]]:
-    """Query, key and value heads of ``qkv``'s output."""
-    x = x.reshape(*x.shape[:-1], config.num_kv_heads, -1, config.head_dim)
-    query = x[..., :-2, :].reshape(*x.shape[:2], config.num_heads, config.head_dim)
-    return query, x[..., -2, :], x[..., -1, :]
-
-
-def random_weights(config: Config, key: Key[Array, ""], dtype=jnp.float32) -> Weights:
-    """Weights for tests: norms are 1, all else normal with deviation fan_in ** -0.5."""
-
-    def leaf(index: int, path: str, shape: tuple[int, ...]) -> Array:
-        if path.endswith("norm"):
-            return jnp.ones(shape, dtype)
-        noise = jax.random.normal(jax.random.fold_in(key, index), shape, jnp.float32)
-        fan_in = shape[-1] if path == "embedding" else shape[0]
-        return (noise * fan_in**-0.5).astype(dtype)
-
-    table = shapes(config)
-    return pack(config, {p: leaf(i, p, shape) for i, (p, shape) in enumerate(table.items())})
+    start: Int[Array, " B"]
+    count: Int[Array, " B"]
+    mask: Bool[Array, "B T R"] | None
+    turns: Turns
 
 
 @struct.dataclass
@@ -180,16 +60,34 @@ class DecoderLM:
     def num_layers(self) -> int:
         return self.config.num_layers
 
-    def init_cache(self, batch: int, capacity: int) -> KVCache:
-        """Allocate a cache of ``capacity`` slots a row, in the weights' dtype."""
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The type of hidden states and caches."""
+        return self.weights.norm.scale.dtype
+
+    @property
+    def experts_per_position(self) -> int | None:
+        """Experts that one position reads, summed over layers; None for dense models."""
+        config = self.config
+        if config.experts is None:
+            return None
+        return config.experts.num_chosen * sum(kind.sparse for kind in config.layers)
+
+    def init_cache(self, batch: int, capacity: int, *, scratch: int | None = None) -> KVCache:
+        """Allocate a cache of ``capacity`` slots a row, in the weights' dtype.
+
+        With ``scratch`` layers that see a window keep a ring, as ``KVCache.zeros`` says.
+        """
         config = self.config
         return KVCache.zeros(
             batch,
             capacity,
-            config.num_layers,
             config.num_kv_heads,
             config.head_dim,
-            self.weights.norm.dtype,
+            self.dtype,
+            windows=[kind.window for kind in config.layers],
+            scratch=scratch,
+            counts_experts=config.experts is not None,
         )
 
     def extend(
@@ -207,42 +105,120 @@ class DecoderLM:
         """Run T positions of each row, as ``specjax.protocols.Target.extend`` says.
 
         Raises:
-            ValueError: ``layers`` does not ascend within the model, or ``capture`` names a layer
-                that is not run.
+            ValueError: ``layers`` does not ascend within the model, ``capture`` names a layer
+                that is not run, or the pass is wider than the cache's scratch.
         """
         layers = _chosen(layers, capture, self.num_layers)
         if positions is None:
             positions = start[:, None] + jnp.arange(inputs.shape[1], dtype=start.dtype)
-        turn = rotation(self.config.rope, positions)
-        hidden = self.embed(inputs) if jnp.issubdtype(inputs.dtype, jnp.integer) else inputs
+        ropes = {kind.rope for kind in (self.config.layers[i] for i in layers) if kind.rope}
+        this = Pass(start, count, mask, {rope: rotation(rope, positions) for rope in ropes})
+        hidden = inputs
+        if jnp.issubdtype(inputs.dtype, jnp.integer):
+            hidden = self.embed(inputs)
+            if self.weights.positions is not None:
+                hidden = hidden + self.weights.positions[positions]
         outputs = {}
         for index in layers:
-            hidden, cache = self._layer(index, hidden, cache, turn, start, count, mask)
+            hidden, cache = self._layer(index, hidden, cache, this)
             outputs[index] = hidden
         return hidden, cache, tuple(outputs[index] for index in capture)
 
-    def _layer(self, index, hidden, cache, turn, start, count, mask):
-        """One block: read and write the cache of layer ``index``."""
-        weights, eps = self.weights.layers[index], self.config.norm_eps
-        x = weights.qkv(rms_norm(hidden, weights.attention_norm, eps))
-        query, key, value = split_heads(self.config, x)
-        cache = cache.write(index, (rotate(key, *turn), value), start, count)
-        keys, values = cache.layers[index]
-        mixed = attention(rotate(query, *turn), keys, values, start, count, mask)
-        hidden = hidden + weights.output(mixed.reshape(*mixed.shape[:-2], -1))
-        x = rms_norm(hidden, weights.mlp_norm, eps)
-        return hidden + weights.down(jax.nn.silu(weights.gate(x)) * weights.up(x)), cache
+    def _layer(self, index: int, hidden, cache: KVCache, this: Pass):
+        """One block: attention, then a feed-forward network, each added to its input."""
+        weights = self.weights.layers[index]
+        x = self._normalise(weights.attention_norm, hidden)
+        mixed, cache = self._attend(index, x, cache, this)
+        mixed = self._normalise(weights.attention_post_norm, mixed)
+        between = hidden if self.config.parallel else hidden + mixed
+        x = self._normalise(weights.mlp_norm, between)
+        fed, cache = self._feed_forward(index, x, cache, this)
+        fed = self._normalise(weights.mlp_post_norm, fed)
+        return (hidden + mixed if self.config.parallel else between) + fed, cache
+
+    def _attend(self, index: int, x, cache: KVCache, this: Pass):
+        """Attention: read and write the cache of layer ``index``."""
+        config, weights, kind = self.config, self.weights.layers[index], self.config.layers[index]
+        query, key, value = split_heads(config, weights.qkv(x))
+        query = self._normalise_heads(weights.query_norm, query)
+        key = self._normalise_heads(weights.key_norm, key)
+        if kind.rope is not None:
+            query, key = rotate(query, *this.turns[kind.rope]), rotate(key, *this.turns[kind.rope])
+        cache = cache.write(index, (key, value), this.start, this.count)
+        mixed = attention(
+            query,
+            *cache.layers[index],
+            this.start,
+            this.count,
+            this.mask,
+            scale=config.attention_scale,
+            window=kind.window,
+            cap=config.attention_cap,
+        )
+        return weights.output(mixed.reshape(*mixed.shape[:-2], -1)), cache
+
+    def _feed_forward(self, index: int, x, cache: KVCache, this: Pass):
+        """The feed-forward network, or the experts that a router chooses."""
+        weights, activation = self.weights.layers[index], ACTIVATIONS[self.config.activation]
+        if weights.experts is not None:
+            return self._route(index, weights.experts, x, cache, this)
+        assert weights.up is not None and weights.down is not None
+        inner = activation(weights.up(x) if weights.gate is None else weights.gate(x))
+        return weights.down(inner if weights.gate is None else inner * weights.up(x)), cache
+
+    def _route(self, index: int, weights: ExpertWeights, x, cache, this: Pass):
+        chooses, (batch, length, _) = self.config.experts, x.shape
+        assert chooses is not None
+        valid = jnp.arange(length, dtype=jnp.int32) < this.count[:, None]
+        flat, used = x.reshape(batch * length, -1), valid.reshape(-1)
+        chosen, share = experts.route(
+            flat,
+            weights.router.kernel,
+            chooses.num_chosen,
+            normalise=chooses.normalised,
+            valid=used,
+        )
+        mixed = experts.mix(
+            flat,
+            chosen,
+            share,
+            used,
+            weights.gate.stack,
+            weights.up.stack,
+            weights.down.stack,
+            activation=ACTIVATIONS[self.config.activation],
+        )
+        num = experts.num_read(chosen.reshape(batch, length, -1), valid, chooses.num)
+        return mixed.reshape(x.shape), cache.count_experts(index, num)
+
+    def _normalise(self, norm: Norm | None, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        if norm is None:
+            return x
+        if norm.bias is not None:
+            return layer_norm(x, norm.scale, norm.bias, self.config.norm_eps)
+        return rms_norm(x, norm.scale, self.config.norm_eps, self.config.norm_offset)
+
+    def _normalise_heads(self, norm: Norm | None, x: Float[Array, "B T H D"]):
+        """Normalise the channels of each head, or of all heads together."""
+        if self.config.head_norm == "all":
+            return self._normalise(norm, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
+        return self._normalise(norm, x)
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Look the tokens up, as the first layer sees them."""
         if self.weights.embedding is None:
-            return jnp.moveaxis(self.weights.head.kernel[:, tokens], 0, -1)
-        return self.weights.embedding[tokens]
+            looked_up = self.weights.head.channels(tokens).astype(self.dtype)
+        else:
+            looked_up = self.weights.embedding[tokens]
+        if self.config.embedding_scale == 1.0:
+            return looked_up
+        return looked_up * jnp.asarray(self.config.embedding_scale, looked_up.dtype)
 
     def unembed(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Final norm and output head: hidden states to logits in float32 or wider."""
-        x = rms_norm(hidden, self.weights.norm, self.config.norm_eps)
-        return jnp.matmul(x, self.weights.head.kernel, preferred_element_type=wide(x.dtype))
+        x = self._normalise(self.weights.norm, hidden)
+        logits = self.weights.head(x, wide(x.dtype))
+        return logits if self.config.logit_cap is None else soft_cap(logits, self.config.logit_cap)
 
 
 def _chosen(layers: Sequence[int] | None, capture: Sequence[int], total: int) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from specjax.nn import wide
 
-SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn")
+SCALINGS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 _OPTIONAL = ("low_freq_factor", "high_freq_factor", "beta_fast", "beta_slow", "truncate")
 
@@ -37,6 +37,8 @@ class Rope:
     beta_slow: float = 1.0
     truncate: bool = True
     attention_factor: float = 1.0
+    short_factor: tuple[float, ...] = ()
+    long_factor: tuple[float, ...] = ()
 
     def __post_init__(self):
         if self.scaling not in SCALINGS:
@@ -63,7 +65,7 @@ class Rope:
             name = "original_max_position_embeddings"
             original = config.get(name) or given.get(name) or longest
         factor = given.get("factor")
-        if factor is None and scaling == "yarn" and longest and original:
+        if factor is None and scaling in ("yarn", "longrope") and longest and original:
             factor = longest / original
         if not factor or not original:
             raise ValueError(
@@ -72,6 +74,8 @@ class Rope:
         optional = {name: given[name] for name in _OPTIONAL if given.get(name) is not None}
         if scaling == "yarn":
             optional["attention_factor"] = _attention_factor(given, factor)
+        if scaling == "longrope":
+            optional |= _longrope_factors(given, factor, original, rope.dim // 2)
         return dataclasses.replace(
             rope, factor=float(factor), original_max_length=int(original), **optional
         )
@@ -84,6 +88,8 @@ def rotation(
     at = positions.astype(jnp.float32)[..., None]
     if rope.scaling == "dynamic":
         angles = at * _dynamic_frequencies(rope, at)
+    elif rope.scaling == "longrope":
+        angles = at * _longrope_frequencies(rope, at)
     else:
         angles = at * frequencies(rope)
     return jnp.cos(angles) * rope.attention_factor, jnp.sin(angles) * rope.attention_factor
@@ -125,6 +131,16 @@ def _dynamic_frequencies(rope: Rope, at: Float[Array, "B T 1"]) -> Float[Array, 
     return base ** -(np.arange(0, rope.dim, 2, dtype=np.float32) / rope.dim)
 
 
+def _longrope_frequencies(rope: Rope, at: Float[Array, "B T 1"]) -> Float[Array, "B T R"]:
+    """A table for positions within the model's own length, another beyond (Ding et al. 2024).
+
+    As with ``dynamic``, every position counts itself the newest.
+    """
+    plain = frequencies(rope)
+    short, long = (plain / np.asarray(x, np.float32) for x in (rope.short_factor, rope.long_factor))
+    return jnp.where(at + 1.0 > float(rope.original_max_length), long, short)
+
+
 def _llama3_frequencies(rope: Rope, plain: np.ndarray) -> np.ndarray:
     """Slow pairs are divided by the factor, fast ones kept, those between blended (Llama 3.1)."""
     turns = rope.original_max_length * plain / (2 * math.pi)
@@ -162,3 +178,17 @@ def _attention_factor(given: Mapping[str, Any], factor: float) -> float:
         return float(given["attention_factor"])
     over, under = given.get("mscale"), given.get("mscale_all_dim")
     return growth(over) / growth(under) if over and under else growth(1.0)
+
+
+def _longrope_factors(
+    given: Mapping[str, Any], factor: float, original: int, num_pairs: int
+) -> dict[str, Any]:
+    """Both tables of divisors, and what keeps attention's temperature."""
+    tables = {name: tuple(given.get(name) or ()) for name in ("short_factor", "long_factor")}
+    for name, table in tables.items():
+        if len(table) != num_pairs:
+            raise ValueError(f"rope_type 'longrope' needs {num_pairs} numbers in {name!r}")
+    scale = given.get("attention_factor")
+    if scale is None:
+        scale = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+    return tables | {"attention_factor": float(scale)}

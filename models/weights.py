@@ -2,77 +2,93 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, Sharding
 from jaxtyping import Array
 
-from specjax.models.decoder import Config, Weights, join_heads, pack, shapes
+from specjax import sharding
+from specjax.models import eight_bits, layers
+from specjax.models.config import Config
+from specjax.models.layers import Parameter, Weights, pack, parameters
+from specjax.models.table import Checkpoint, Index, Reader, Table, bounds
+
+Shardings = Callable[[Parameter], Sharding]
 
 
-class Checkpoint(Protocol):
-    """Tensors by the names and in the orientation of the Hub: linear weights are [out, in]."""
-
-    def names(self) -> Iterable[str]: ...
-    def shape(self, name: str) -> tuple[int, ...]: ...
-    def read(self, name: str) -> np.ndarray: ...
-
-
-@dataclasses.dataclass(frozen=True)
-class Table:
-    """Where a family keeps each weight.
-
-    ``names`` maps the paths of ``decoder.shapes`` to tensors, ``*`` being the layer's index; three
-    tensors are queries, keys and values, to be joined. ``ignored`` are patterns of tensors that
-    checkpoints hold and the decoder has no use for.
-    """
-
-    config: Config
-    names: Mapping[str, tuple[str, ...]]
-    ignored: tuple[str, ...] = ()
-
-    def sources(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """The tensors of the weight at ``path``, with the shapes in which they are stored."""
-        index = "".join(re.findall(r"\d+", path))
-        names = [x.replace("*", index) for x in self.names[re.sub(r"\d+", "*", path)]]
-        sizes = shape[-1:] if len(names) == 1 else self.config.qkv_sizes
-        stored = [(*shape[:-1], size) for size in sizes]
-        if path.endswith(".kernel"):
-            stored = [x[::-1] for x in stored]
-        return dict(zip(names, stored, strict=True))
-
-
-def assemble(table: Table, checkpoint: Checkpoint, dtype=jnp.float32) -> Weights:
+def assemble(
+    table: Table,
+    checkpoint: Checkpoint,
+    dtype=jnp.float32,
+    *,
+    shardings: Shardings | None = None,
+    quantized: bool = False,
+    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
+) -> Weights:
     """Read all weights as ``dtype``, one at a time, after checking every name and shape.
+
+    Args:
+        table: where the checkpoint keeps each weight.
+        checkpoint: the tensors.
+        dtype: of the weights, cast slice by slice.
+        shardings: how a weight is laid over devices; each is given only what it holds.
+        quantized: keep the kernels in int8, each converted as soon as it is read.
+        watch: wraps the paths of all weights as they are read, such as a progress bar.
 
     Raises:
         ValueError: a tensor is missing, unknown, or of another shape.
     """
-    sources = {path: table.sources(path, shape) for path, shape in shapes(table.config).items()}
-    _check(table, checkpoint, sources)
+    _check(table, checkpoint)
+    leaves: dict[str, Array] = {}
+    every = parameters(table.config)
+    for path in watch(every):
+        parameter = every[path]
 
-    def read(path: str) -> Array:
-        parts = [checkpoint.read(name) for name in sources[path]]
-        if path.endswith(".kernel"):
-            parts = [x.T for x in parts]
-        whole = parts[0] if len(parts) == 1 else join_heads(table.config, parts)
-        return jnp.asarray(whole, dtype)
+        read = partial(_read, table, checkpoint, path, parameter, dtype)
+        if quantized and layers.is_quantizable(path):
+            reads = eight_bits.reads(path, parameter, read)
+        else:
+            reads = {path: (parameter, read)}
+        for name, (one, read_one) in reads.items():
+            layout = None if shardings is None else shardings(one)
+            leaves[name] = place(read_one, one.shape, layout)
+    return pack(leaves)
 
-    return pack(table.config, {path: read(path) for path in sources})
+
+def _read(table, checkpoint, path, parameter, dtype, index: Index) -> np.ndarray:
+    return table.read(checkpoint, path, parameter, index).astype(dtype)
 
 
-def _check(
-    table: Table,
-    checkpoint: Checkpoint,
-    sources: Mapping[str, Mapping[str, tuple[int, ...]]],
-) -> None:
+def weight_sharding(config: Config, mesh: Mesh, parameter: Parameter) -> Sharding:
+    """How ``specjax.sharding`` lays a weight over a mesh; heads are cut between key heads only."""
+    sizes = {name: n for name, n in zip(parameter.axes, parameter.shape, strict=True) if name}
+    return sharding.sharding(mesh, parameter.axes, sizes | {"kv_heads": config.num_kv_heads})
+
+
+def place(read: Reader, shape: tuple[int, ...], layout: Sharding | None) -> Array:
+    """Put an array on its devices, reading each slice once, however many devices hold it."""
+    if layout is None:
+        return jnp.asarray(read((slice(None),) * len(shape)))
+    holders: dict[tuple, tuple[Index, list[Any]]] = {}
+    for device, index in layout.addressable_devices_indices_map(shape).items():
+        index = (slice(None),) * len(shape) if index is None else index
+        holders.setdefault(bounds(index, shape), (index, []))[1].append(device)
+    shards = []
+    for index, devices in holders.values():
+        values = read(index)
+        shards += [jax.device_put(values, device) for device in devices]
+    return jax.make_array_from_single_device_arrays(shape, layout, shards)
+
+
+def _check(table: Table, checkpoint: Checkpoint) -> None:
     """Compare the checkpoint's names and shapes with those that the configuration implies."""
-    wanted = {name: shape for tensors in sources.values() for name, shape in tensors.items()}
-    present = set(checkpoint.names())
+    wanted, present = table.stored(), set(checkpoint.names())
     for name, shape in wanted.items():
         if name not in present:
             raise ValueError(f"tensor {name!r} of shape {shape} is missing from the checkpoint")

@@ -148,7 +148,9 @@ class Decoder:
         limit = limit_of(length, settings, self.max_length)
         capacity = max(state.context.tokens.shape[1], bucket(int(limit.max()), 128))
         begin = time.perf_counter()
-        output, state = compiled.resume(call.program, state, jnp.asarray(limit), capacity=capacity)
+        output, state = compiled.resume(
+            call.program, state, jnp.asarray(limit), capacity=capacity, chunk=self.prefill_chunk
+        )
         return self._finished(call, output, state, seconds + time.perf_counter() - begin)
 
     def stream(

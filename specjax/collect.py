@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ def collect(
     num, samples = call.num_rows, call.request.num_samples
     answers = [row_answer(call, output, tokenizer, row) for row in range(num)]
     every = [row_span(output, row) for row in range(num)]
+    per_position = getattr(call.program.target, "experts_per_position", None)
+    metrics_of = partial(Metrics.from_stats, output.stats, experts_per_position=per_position)
     program, seeds = call.program, np.asarray(call.request.seeds)
     return Result(
         tokens=[output.tokens[row, span].tolist() for row, span in enumerate(every)],
@@ -34,8 +37,8 @@ def collect(
         drafted=[output.drafted[row, span].tolist() for row, span in enumerate(every)],
         seeds=np.repeat(seeds, samples).tolist(),
         samples=[row % samples for row in range(num)],
-        metrics=Metrics.from_stats(output.stats, **times),
-        row_metrics=[Metrics.from_stats(output.stats, row) for row in range(num)],
+        metrics=metrics_of(**times),
+        row_metrics=[metrics_of(row) for row in range(num)],
         exact=program.verifier.exact,
         rows_independent=program.drafter.rows_independent,
         suspended=suspended,

@@ -119,8 +119,10 @@ def _remember(program: Program, state: State, kept: Kept, nodes, logits, process
     )
 
 
-def tally(stats: Stats, draft: Draft, num, count, room) -> Stats:
+def tally(stats: Stats, draft: Draft, num, count, room, experts=None) -> Stats:
     """Count one round. It is judged only as far as the budget could show, or a stop has shown.
+
+    ``experts`` is how many each layer of the target read for each row.
 
     To drop what the budget cut, and count what was rejected before it, would bias every rate.
     """
@@ -130,9 +132,12 @@ def tally(stats: Stats, draft: Draft, num, count, room) -> Stats:
     judged = jnp.clip(deepest, 0, jnp.maximum(room - 1, 0))
     judged = jnp.where(count < jnp.minimum(num, room), kept, judged)
     rows = jnp.arange(count.shape[0])
+    if stats.experts is not None and experts is not None:
+        experts = stats.experts + jnp.where(active, experts.sum(1), 0)
     return Stats(
         rounds=stats.rounds + active.astype(jnp.int32),
         outcomes=stats.outcomes.at[rows, judged, kept].add(active.astype(jnp.int32)),
         nodes=stats.nodes + draft.valid.sum(1, dtype=jnp.int32),
         clipped=stats.clipped + jnp.where(active, num - count, 0),
+        experts=experts,
     )

@@ -54,6 +54,7 @@ def _begin(program: Program, request: Request, chunk: int) -> State:
         limit=request.limit,
         cap=request.cap,
         num_top=request.num_top,
+        chunk=chunk,
     )
     return rows.samples(loop.prefill(program, state, chunk=chunk), request.num_samples)
 
@@ -67,12 +68,12 @@ def generate(
     return output_of(state), state if keep_state else None
 
 
-@partial(jax.jit, static_argnames="capacity")
+@partial(jax.jit, static_argnames=("capacity", "chunk"))
 def resume(
-    program: Program, state: State, limit: Int[Array, " B"], *, capacity: int
+    program: Program, state: State, limit: Int[Array, " B"], *, capacity: int, chunk: int
 ) -> tuple[Output, State]:
     """Decode on from where a call ended: one dispatch. The state given stays as it is."""
-    state = loop.complete(program, rows.resume(program, state, limit, capacity))
+    state = loop.complete(program, rows.resume(program, state, limit, capacity, chunk=chunk))
     return output_of(state), state
 
 

@@ -51,24 +51,27 @@ def start(
     limit: Int[Array, " B"],
     cap: Int[Array, " B"] | None = None,
     num_top: int | None = None,
+    chunk: int | None = None,
 ) -> State:
     """Allocate the state of a batch; ``tokens[:, :length]`` are the prompts, none of them empty.
 
     ``limit`` is the total length at which a row ends, at most L. ``cap`` bounds each row's draft
     length (default: the drafter's depth). ``num_top`` asks for a record of log-probabilities
-    with so many alternatives a token.
+    with so many alternatives a token. ``chunk`` is the widest prefill to come; without it no
+    layer can forget what its window has left behind.
     """
     batch, capacity = tokens.shape
     drafter = program.drafter
     # Every pass may write all its nodes past the last committed token.
     slots = capacity + drafter.num_nodes + 1
-    side = drafter.depth + 1
+    scratch = None if chunk is None else max(chunk, drafter.num_nodes + 1)
     # Histories hold a draft beyond the last token, too.
     seen = jnp.pad(tokens, ((0, 0), (0, drafter.tree_depth + 1)))
+    cache = program.target.init_cache(batch, slots, scratch=scratch)
     begin = partial(sampling.start_processors, tokens=seen, length=length, sampling=sampling_values)
     return State(
         context=Context(tokens, length),
-        cache=program.target.init_cache(batch, slots),
+        cache=cache,
         drafter=drafter.init(program.target, batch, slots),
         processors=begin(program.processors),
         draft_processors=begin(program.draft_processors or ()),
@@ -78,7 +81,7 @@ def start(
         finish=jnp.where(length < limit, RUNNING, OUT_OF_BUDGET).astype(jnp.int8),
         cap=jnp.full(batch, drafter.depth, jnp.int32) if cap is None else cap,
         drafted=jnp.zeros((batch, capacity), bool),
-        stats=Stats(*(jnp.zeros((batch, *x), jnp.int32) for x in ((), (side, side), (), ()))),
+        stats=Stats.zeros(batch, drafter.depth, sparse=getattr(cache, "experts", None) is not None),
         begin=length + 0,
         matching=None if program.stops is None else jnp.zeros(batch, jnp.int32),
         record=None if num_top is None else Record.empty(batch, capacity, num_top),
@@ -125,7 +128,8 @@ def round(program: Program, state: State) -> tuple[State, Round]:
         emitted, num = emit(program, state, draft, verdict)
     with jax.named_scope("commit"):
         count, finish = clip(program, state, emitted, num, verdict.num_accepted)
-        stats = tally(state.stats, draft, num, count, state.limit - state.context.length)
+        room = state.limit - state.context.length
+        stats = tally(state.stats, draft, num, count, room, getattr(cache, "experts", None))
         kept = Kept(draft, verdict, emitted, count)
         state = commit(program, state, kept, features, logits, processed)
     state = dataclasses.replace(state, finish=finish, stats=stats)

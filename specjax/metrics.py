@@ -25,7 +25,9 @@ class Metrics:
 
     ``outcomes[d, a]`` counts rounds whose judged draft was d deep and of which a tokens were
     kept. ``draft_cost`` (c) is the time of drafting one token over that of a plain step, NaN
-    where it was not measured. Times are seconds, NaN where unknown.
+    where it was not measured. Times are seconds, NaN where unknown. Of a sparse target,
+    ``num_experts_read`` counts the distinct experts of every pass, over all layers, and
+    ``experts_per_position`` those that one position reads.
     """
 
     num_rounds: int
@@ -36,6 +38,8 @@ class Metrics:
     time_to_first_token: float = math.nan
     gaps: tuple[float, ...] = ()
     draft_cost: float = math.nan
+    num_experts_read: int | None = None
+    experts_per_position: int | None = None
 
     @classmethod
     def from_stats(cls, stats: Stats, row: int | None = None, **times) -> Metrics:
@@ -46,6 +50,9 @@ class Metrics:
             num_draft_tokens=int(np.asarray(stats.nodes)[rows].sum()),
             num_clipped_tokens=int(np.asarray(stats.clipped)[rows].sum()),
             outcomes=np.asarray(stats.outcomes)[rows].sum(0),
+            num_experts_read=(
+                None if stats.experts is None else int(np.asarray(stats.experts)[rows].sum())
+            ),
             **times,
         )
 
@@ -101,6 +108,19 @@ class Metrics:
         return ratio(self.num_rounds + self.num_draft_tokens * self.draft_cost, self.num_tokens)
 
     @property
+    def experts_per_pass(self) -> float:
+        """Distinct experts that a pass over one row reads, summed over layers."""
+        return ratio(self.num_experts_read or math.nan, self.num_rounds)
+
+    @property
+    def expert_read_ratio(self) -> float:
+        """Experts that a verifying pass reads over those of a pass over one position.
+
+        Where this is far above 1, a pass over K + 1 positions is no longer nearly free.
+        """
+        return ratio(self.experts_per_pass, self.experts_per_position or 0)
+
+    @property
     def tokens_per_second(self) -> float:
         """Tokens emitted a second, prefill included."""
         return ratio(self.num_tokens, self.seconds)
@@ -119,6 +139,7 @@ class Metrics:
             "num_rounds num_draft_tokens num_accepted_tokens num_clipped_tokens num_tokens "
             "mean_acceptance_length draft_acceptance_rate acceptance_rate_at acceptance_histogram "
             "draft_length_histogram draft_cost accepted_per_draft_cost target_passes_per_token "
+            "experts_per_position experts_per_pass expert_read_ratio "
             "seconds tokens_per_second time_to_first_token time_between_tokens"
         )
         return {name: _jsonable(getattr(self, name)) for name in names.split()}

@@ -62,8 +62,12 @@ class Target(Protocol):
     @property
     def num_layers(self) -> int: ...
 
-    def init_cache(self, batch: int, capacity: int) -> Cache:
-        """Allocate a cache of ``capacity`` slots a row."""
+    def init_cache(self, batch: int, capacity: int, *, scratch: int | None = None) -> Cache:
+        """Allocate a cache of ``capacity`` slots a row.
+
+        No pass will write ``scratch`` slots or more beyond the start of a later one: a layer that
+        sees a window may keep a ring of that many slots more. None promises nothing.
+        """
         ...
 
     def extend(

@@ -30,13 +30,14 @@ def samples(state: State, num: int) -> State:
 
 
 def resume(
-    program: Program, state: State, limit: Int[Array, " B"], capacity: int, *, chunk: int = 32
+    program: Program, state: State, limit: Int[Array, " B"], capacity: int, *, chunk: int
 ) -> State:
     """Let rows go on that ended at their budget, or not at all, up to a new total length.
 
-    ``capacity`` is the L to hold the longest, ``chunk`` the positions of a prefill pass, for
-    rows that had no budget before. Under coupled verification and at temperature 0 the tokens are
-    those of a run that never stopped; under ratio rules their law is.
+    ``capacity`` is the L to hold the longest. ``chunk`` is that of the state's ``start`` (rings
+    depend on it) and of prefill, for rows that had no budget before. Under coupled verification
+    and at temperature 0 the tokens are those of a run that never stopped; under ratio rules their
+    law is.
     """
     num = None if state.record is None else state.record.top.shape[-1]
     fresh = loop.start(
@@ -47,6 +48,7 @@ def resume(
         key=state.key,
         limit=limit,
         num_top=num,
+        chunk=chunk,
     )
     state = jax.tree.map(_enlarge, fresh, state)
     open_ended = (state.finish == RUNNING) | (state.finish == OUT_OF_BUDGET)

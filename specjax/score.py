@@ -32,7 +32,7 @@ def score_tokens(
         return first + chunk, cache, scores
 
     scores = jnp.zeros((batch, size + chunk + 1), jnp.float32)
-    carry = (jnp.zeros((), jnp.int32), target.init_cache(batch, size), scores)
+    carry = (jnp.zeros((), jnp.int32), target.init_cache(batch, size, scratch=chunk), scores)
     *_, scores = jax.lax.while_loop(lambda c: c[0] < length.max() - 1, step, carry)
     place = jnp.arange(size, dtype=jnp.int32)
     return jnp.where((place > 0) & (place < length[:, None]), scores[:, :size], 0)

@@ -103,13 +103,23 @@ class Stats:
 
     ``outcomes[b, d, a]`` counts rounds whose judged draft was d deep and of which a tokens
     were kept. A round cut short by a stop or the budget is judged only as far as it was kept.
-    ``nodes`` counts valid draft nodes, ``clipped`` tokens that were verified and then cut.
+    ``nodes`` counts valid draft nodes, ``clipped`` tokens that were verified and then cut,
+    ``experts`` the distinct experts that each pass over the row has read, summed over layers; None
+    where the target has none.
     """
 
     rounds: Int[Array, " B"]
     outcomes: Int[Array, "B E E"]
     nodes: Int[Array, " B"]
     clipped: Int[Array, " B"]
+    experts: Int[Array, " B"] | None = None
+
+    @classmethod
+    def zeros(cls, batch: int, depth: int, *, sparse: bool) -> Stats:
+        """Nothing counted yet; no two counters share an array."""
+        side = depth + 1
+        shapes = ((), (side, side), (), (), *([()] if sparse else []))
+        return cls(*(jnp.zeros((batch, *shape), jnp.int32) for shape in shapes))
 
 
 @struct.dataclass

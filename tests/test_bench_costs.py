@@ -13,6 +13,7 @@ from specjax import compiled
 from specjax.api import Decoder
 from specjax.bench import Costs, compare, costs, interleaved_medians, measure_costs
 from specjax.drafters import DraftModel, NGram
+from specjax.models import LayerKind
 from specjax.models.rope import Rope
 from specjax.testing import tiny_lm
 
@@ -77,7 +78,7 @@ def test_n_gram_drafts_go_round_the_period(target):
 
 def test_a_tree_that_wants_features_gets_them():
     sizes = {"vocab_size": 16, "hidden_size": 2, "num_heads": 1, "num_kv_heads": 1, "head_dim": 2}
-    target = tiny_lm(jax.random.key(0), num_layers=3, rope=Rope(2), **sizes)
+    target = tiny_lm(jax.random.key(0), layers=[LayerKind(Rope(2))] * 3, **sizes)
     table = jax.random.normal(jax.random.key(1), (16, 16, 16))
     decoder = Decoder(target, Branching(table))
     call = decoder.prepare([PROMPT], max_new_tokens=8)

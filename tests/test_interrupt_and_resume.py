@@ -258,7 +258,7 @@ SMALL, NUM, CUT, PROMPT = 4, 4, 2, [1, 2, 1]
 
 @jax.jit
 def resumed(program, state, limit):
-    state = rows.resume(program, state, limit, len(PROMPT) + NUM)
+    state = rows.resume(program, state, limit, len(PROMPT) + NUM, chunk=32)
     return loop.complete(program, state)
 
 

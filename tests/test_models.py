@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.models import Config, DecoderLM, random_weights
+from specjax.models import Config, DecoderLM, LayerKind, random_weights
 from specjax.models.rope import Rope
 from specjax.nn import BLOCK
 
@@ -22,11 +22,10 @@ CONFIG = Config(
     vocab_size=61,
     hidden_size=32,
     intermediate_size=48,
-    num_layers=3,
     num_heads=4,
     num_kv_heads=2,
     head_dim=8,
-    rope=Rope(8),
+    layers=(LayerKind(Rope(8)),) * 3,
     tied=True,
 )
 TARGET = DecoderLM(random_weights(CONFIG, jax.random.key(0)), CONFIG)

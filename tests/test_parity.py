@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from specjax.models import DecoderLM, assemble, family
+from specjax.models import DecoderLM, assemble, describe
 
 torch = pytest.importorskip("torch")
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
@@ -28,8 +28,8 @@ class StateDict:
     def shape(self, name):
         return self.tensors[name].shape
 
-    def read(self, name):
-        return self.tensors[name]
+    def read(self, name, index=()):
+        return self.tensors[name][index]
 
 
 def peer(**changes):
@@ -53,9 +53,9 @@ def peer(**changes):
 
 
 def ours(model, config=None):
-    module = family(type(model).__name__)
-    config = module.config_from_hf(config or model.config.to_dict())
-    return DecoderLM(assemble(module.weight_table(config), StateDict(model)), config)
+    config = config or model.config.to_dict()
+    table = describe(config | {"architectures": [type(model).__name__]})
+    return DecoderLM(assemble(table, StateDict(model)), table.config)
 
 
 @jax.jit
@@ -91,6 +91,13 @@ ROPES = {
         "original_max_position_embeddings": 32,
     },
     "yarn": YARN,
+    "longrope": {
+        "rope_type": "longrope",
+        "short_factor": [1.0, 1.5, 2.0, 2.5],
+        "long_factor": [1.0, 3.0, 9.0, 20.0],
+        "factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
 }
 VARIANTS = {
     "tied": {"tie_word_embeddings": True},

@@ -13,7 +13,7 @@ import pytest
 
 from specjax import load, loop
 from specjax.drafters import DraftModel, NGram, Plain
-from specjax.models import Config, DecoderLM, random_weights
+from specjax.models import Config, DecoderLM, LayerKind, random_weights
 from specjax.models.rope import Rope
 from specjax.testing.statistics import decode, sampling_values
 from specjax.verify import Block, Coupled, Token
@@ -166,11 +166,10 @@ def random_draft(target):
         vocab_size=target.vocab_size,
         hidden_size=64,
         intermediate_size=96,
-        num_layers=1,
         num_heads=4,
         num_kv_heads=2,
         head_dim=16,
-        rope=Rope(16),
+        layers=(LayerKind(Rope(16)),),
         tied=True,
     )
     return DecoderLM(random_weights(config, jax.random.key(0)), config)

@@ -27,6 +27,13 @@ SCALED = {
     "yarn attention_factor": YARN | {"attention_factor": 1.5},
     "yarn mscale": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7},
 }
+LONGROPE = {
+    "rope_type": "longrope",
+    "factor": 4.0,
+    "original_max_position_embeddings": 512,
+    "short_factor": [1.0 + 0.01 * i for i in range(32)],
+    "long_factor": [1.0 + 0.5 * i for i in range(32)],
+}
 
 
 def assert_angles_equal(positions, dim, longest, scaling):
@@ -58,16 +65,27 @@ def test_dynamic_stretches_as_transformers_does_token_by_token(position):
     assert_angles_equal([position], 16, 64, SCALED["dynamic"])
 
 
+@pytest.mark.parametrize("position", [0, 511, 512, 2000])
+def test_longrope_changes_tables_as_transformers_does_token_by_token(position):
+    assert_angles_equal([position], 64, 2048, LONGROPE)
+
+
+def test_longrope_needs_a_divisor_for_every_pair():
+    config = {"max_position_embeddings": 2048, "rope_parameters": LONGROPE}
+    with pytest.raises(ValueError, match="'longrope' needs 8 numbers in 'short_factor'"):
+        Rope.from_hf(config, 16)
+
+
 def test_every_scaling_differs_from_every_other():
     fields = {"max_position_embeddings": 2048}
     positions = jnp.array([[3, 700, 3000]], jnp.int32)
     cosines = [
         rotation(Rope.from_hf({**fields, "rope_parameters": x}, 64), positions)[0]
-        for x in SCALED.values()
+        for x in (*SCALED.values(), LONGROPE)
     ]
     for one, other in itertools.combinations(cosines, 2):
         assert jnp.abs(one - other).max() > 1e-3
-    assert {x["rope_type"] for x in SCALED.values()} == set(SCALINGS)
+    assert {x["rope_type"] for x in SCALED.values()} | {"longrope"} == set(SCALINGS)
 
 
 def test_scores_depend_on_distance_alone():
@@ -107,9 +125,9 @@ def test_older_fields_mean_the_same():
 def test_an_unknown_scaling_is_named():
     config = {
         "max_position_embeddings": 8,
-        "rope_scaling": {"rope_type": "longrope", "factor": 2.0},
+        "rope_scaling": {"rope_type": "spiral", "factor": 2.0},
     }
-    with pytest.raises(ValueError, match="rope_type 'longrope' is not supported.*llama3"):
+    with pytest.raises(ValueError, match="rope_type 'spiral' is not supported.*llama3"):
         Rope.from_hf(config, 8)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hand_drafters import Scripted, counting_lm
 
 from specjax import loop, rng
+from specjax.experts import expected_reads
 from specjax.loop import Program
 from specjax.metrics import Metrics, speedup
 from specjax.testing.statistics import sampling_values
@@ -193,3 +194,9 @@ def test_the_three_rounds_pooled(states):
     assert metrics.num_tokens == 9
     assert metrics.mean_acceptance_length == 3
     assert metrics.draft_acceptance_rate == 6 / 13
+
+
+def test_six_positions_read_41_of_128_experts():
+    """Eight experts a position; plain decoding reads eight, so a pass of six reads five times."""
+    assert expected_reads(128, 8, 6) == pytest.approx(41.1, abs=0.05)
+    assert expected_reads(128, 8, 1) == pytest.approx(8)

@@ -20,7 +20,7 @@ from specjax.api import Decoder
 from specjax.bench.costs import NUM, target_passes
 from specjax.bench.timing import interleaved_medians
 from specjax.drafters import NGram
-from specjax.models import Config, DecoderLM, random_weights
+from specjax.models import Config, DecoderLM, LayerKind, random_weights
 from specjax.models.rope import Rope
 from specjax.program import Program
 from specjax.settings import Settings
@@ -29,10 +29,10 @@ from specjax.types import Draft, State
 MOST = 0.15
 SIZES = {
     "SmolLM2-135M's, 49,152 tokens": Config(
-        49_152, 576, 1536, 30, 9, 3, 64, Rope(64), max_length=512, tied=True
+        49_152, 576, 1536, 9, 3, 64, (LayerKind(Rope(64)),) * 30, max_length=512, tied=True
     ),
     "Gemma-3-270M's, 262,144 tokens": Config(
-        262_144, 640, 2048, 18, 4, 1, 256, Rope(256), max_length=512, tied=True
+        262_144, 640, 2048, 4, 1, 256, (LayerKind(Rope(256)),) * 18, max_length=512, tied=True
     ),
 }
 LAWS: dict[str, Settings] = {

@@ -88,7 +88,10 @@ class DraftModel(Chain):
     def init(self, target: Any, batch: int, capacity: int) -> Progress:
         """Allocate the draft model's own cache."""
         return Progress(
-            cache=self.model.init_cache(batch, capacity),
+            # After a rejection the next pass starts up to depth + 1 slots further back.
+            cache=self.model.init_cache(
+                batch, capacity, scratch=max(self.catch_up, self.depth + 2)
+            ),
             synced=jnp.zeros(batch, jnp.int32),
             fed=jnp.full((batch, self.depth), -1, jnp.int32),
         )

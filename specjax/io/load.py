@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
+from tqdm.auto import tqdm
 
 from specjax.io.aliases import ALIASES
 from specjax.io.checkpoint import Checkpoint
 from specjax.io.fetch import fetch
 from specjax.io.gguf import GGUFCheckpoint
+from specjax.io.orbax import WEIGHTS as ORBAX_WEIGHTS
+from specjax.io.orbax import OrbaxCheckpoint
 from specjax.io.safetensors import SafetensorsCheckpoint
-from specjax.models import DecoderLM, assemble, family
+from specjax.io.text_part import text_part
+from specjax.models import DecoderLM, assemble, describe, weight_sharding
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?")
 
@@ -24,15 +31,20 @@ def load(
     name: str | os.PathLike[str],
     *,
     dtype: DTypeLike | None = None,
+    quantize: Literal["int8"] | None = None,
+    mesh: Mesh | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     revision: str | None = None,
 ) -> DecoderLM:
-    """Load a model with its tokenizer.
+    """Load a model with its tokenizer, one tensor at a time.
 
     Args:
-        name: an alias (``"smollm2-135m-instruct"``), a folder with config.json and safetensors,
-            a ``.gguf`` file, or a Hub id (``"org/name"``, ``"org/name/file.gguf"``).
+        name: an alias (``"smollm2-135m-instruct"``), a folder with config.json and safetensors
+            (or what ``save`` wrote), a ``.gguf`` file, or a Hub id (``"org/name"``,
+            ``"org/name/file.gguf"``).
         dtype: of the weights; float32 on CPU and bfloat16 on accelerators if None.
+        quantize: "int8" keeps kernels in eight bits, with a scale for each output channel.
+        mesh: lay the weights over these devices, along its axis "model"; each reads its slices.
         cache_dir: where downloads are kept; ``~/.cache/specjax`` for aliases and the Hub's own
             cache for Hub ids if None.
         revision: a branch, a tag or a commit of a Hub repository.
@@ -43,8 +55,10 @@ def load(
         OSError: something is missing, forbidden or cannot be fetched.
     """
     dtype = _weight_dtype(dtype)
+    if quantize not in (None, "int8"):
+        raise ValueError(f"quantize: must be 'int8' or None, got {quantize!r}")
     checkpoint = open_checkpoint(name, cache_dir=cache_dir, revision=revision)
-    return from_checkpoint(checkpoint, dtype)
+    return from_checkpoint(checkpoint, dtype, quantize=quantize, mesh=mesh)
 
 
 def open_checkpoint(
@@ -52,7 +66,7 @@ def open_checkpoint(
     *,
     cache_dir: str | os.PathLike[str] | None = None,
     revision: str | None = None,
-) -> Checkpoint:
+) -> Checkpoint | OrbaxCheckpoint:
     """Find a stored model, as ``load`` does, without reading its weights."""
     text = os.fspath(name)
     path = Path(text).expanduser()
@@ -70,26 +84,50 @@ def open_checkpoint(
     return _open_local(fetch_from_hub(text, revision=revision, cache_dir=cache_dir))
 
 
-def from_checkpoint(checkpoint: Checkpoint, dtype: DTypeLike = jnp.float32) -> DecoderLM:
-    """Build the model that a checkpoint describes.
+def from_checkpoint(
+    checkpoint: Checkpoint | OrbaxCheckpoint,
+    dtype: DTypeLike = jnp.float32,
+    *,
+    quantize: Literal["int8"] | None = None,
+    mesh: Mesh | None = None,
+) -> DecoderLM:
+    """Build the model that a checkpoint describes, with a progress bar on a terminal.
 
     Raises:
         ValueError: its architecture is not supported, or a tensor is missing, extra or misshapen.
     """
-    architectures = checkpoint.config.get("architectures") or ["(none named)"]
-    module = family(architectures[0])
-    config = module.config_from_hf(checkpoint.config)
-    # Before anything is allocated for the layers that a corrupt number asks for.
-    if config.num_layers > (held := len(list(checkpoint.names()))):
-        raise ValueError(
-            f"the configuration asks for {config.num_layers} layers, but the checkpoint holds only "
-            f"{held} tensors: one of the two is incomplete or corrupt"
-        )
-    weights = assemble(module.weight_table(config), checkpoint, dtype)
-    return DecoderLM(weights=weights, config=config, tokenizer=checkpoint.tokenizer())
+    if not isinstance(checkpoint, OrbaxCheckpoint):
+        checkpoint = text_part(checkpoint)
+    _require_layers(checkpoint)
+    table = describe(checkpoint.config)
+    if isinstance(checkpoint, OrbaxCheckpoint):
+        read = partial(checkpoint.restore, table.config)
+    else:
+        read = partial(assemble, table, checkpoint)
+    weights = read(
+        dtype,
+        shardings=None if mesh is None else partial(weight_sharding, table.config, mesh),
+        quantized=quantize == "int8",
+        watch=partial(tqdm, desc="weights", unit="tensor", disable=None, leave=False),
+    )
+    return DecoderLM(weights=weights, config=table.config, tokenizer=checkpoint.tokenizer())
 
 
-def _open_local(path: Path) -> Checkpoint:
+def _require_layers(checkpoint: Checkpoint | OrbaxCheckpoint) -> None:
+    """Refuse more layers than there are tensors, before anything is made for each of them."""
+    held = len(list(checkpoint.names()))
+    for name in ("num_hidden_layers", "n_layer"):
+        num = checkpoint.config.get(name)
+        if isinstance(num, int) and num > held:
+            raise ValueError(
+                f"the configuration asks for {num} layers, but the checkpoint holds only "
+                f"{held} tensors: one of the two is incomplete or corrupt"
+            )
+
+
+def _open_local(path: Path) -> Checkpoint | OrbaxCheckpoint:
+    if (path / ORBAX_WEIGHTS).is_dir():
+        return OrbaxCheckpoint(path)
     if path.is_dir():
         return SafetensorsCheckpoint(path)
     if path.suffix == ".gguf":

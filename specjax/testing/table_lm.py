@@ -10,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from specjax.cache import move_slots, write_slots
+from specjax.nn import visible
 
 
 @struct.dataclass
@@ -49,7 +50,7 @@ class TableLM:
     def vocab_size(self) -> int:
         return self.table.shape[-1]
 
-    def init_cache(self, batch: int, capacity: int) -> TokenCache:
+    def init_cache(self, batch: int, capacity: int, *, scratch: int | None = None) -> TokenCache:
         """Allocate ``capacity`` slots a row."""
         empty = jnp.zeros((batch, capacity), jnp.int32)
         return TokenCache(empty, empty + 0)
@@ -78,7 +79,8 @@ class TableLM:
             write_slots(cache.tokens, inputs, start, count),
             write_slots(cache.positions, positions, start, count),
         )
-        seen = visible_slots(start, inputs.shape[1], cache.tokens.shape[1], mask)
+        slots = jnp.arange(cache.tokens.shape[1], dtype=jnp.int32)[None]
+        seen = visible(slots, start, inputs.shape[1], mask)
         before = seen & (cache.positions[:, None] == positions[..., None] - 1)
         previous = jnp.where(before, cache.tokens[:, None], 0).sum(-1)
         hidden = jnp.stack([previous, inputs], axis=-1).astype(jnp.float32)
@@ -92,18 +94,3 @@ class TableLM:
         """Look the logits up."""
         pair = jnp.clip(hidden.astype(jnp.int32), 0, self.vocab_size - 1)
         return self.table[pair[..., 0], pair[..., 1]]
-
-
-def visible_slots(
-    start: Int[Array, " B"], num: int, size: int, mask: Bool[Array, "B T R"] | None
-) -> Bool[Array, "B T S"]:
-    """Slots that each of ``num`` inputs sees: all before the mask's span, then as it says."""
-    if mask is None:
-        causal = jnp.tril(jnp.ones((num, num), bool))
-        mask = jnp.broadcast_to(causal, (start.shape[0], num, num))
-    span = mask.shape[-1]
-    begin = start + num - span
-    offset = jnp.arange(size, dtype=jnp.int32) - begin[:, None]
-    inside = (offset >= 0) & (offset < span)
-    at = jnp.broadcast_to(jnp.clip(offset, 0, span - 1)[:, None], (*mask.shape[:2], size))
-    return (offset < 0)[:, None] | (inside[:, None] & jnp.take_along_axis(mask, at, axis=2))

@@ -1,0 +1,62 @@
+"""Kernels in eight bits: as a checkpoint is read, or of a model that is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from specjax import int8
+from specjax.models import layers
+from specjax.models.layers import Parameter
+from specjax.models.table import Index, Reader, bounds
+
+if TYPE_CHECKING:
+    from specjax.models.decoder import DecoderLM
+
+
+def quantize(target: DecoderLM) -> DecoderLM:
+    """Keep every kernel but the routers' in eight bits; ``load(..., quantize=)`` does it sooner.
+
+    As a draft model it leaves the law of the output alone; as a target it is another model.
+
+    Raises:
+        ValueError: ``target`` is no decoder of ours, or lies on several devices.
+    """
+    if not hasattr(target, "config"):
+        raise ValueError(f"target: must be a model from specjax.load, got {type(target).__name__}")
+    leaves: dict[str, Array] = {}
+    for path, leaf in layers.unpack(target.weights).items():
+        if len(leaf.sharding.device_set) > 1:
+            raise ValueError("target: lies on several devices; use load(..., quantize='int8')")
+        if layers.is_quantizable(path):
+            base = path.removesuffix("kernel")
+            weight, scale = int8.quantize(np.asarray(leaf, np.float32).swapaxes(-1, -2))
+            leaves |= {base + "weight": jnp.asarray(weight), base + "scale": jnp.asarray(scale)}
+        else:
+            leaves[path] = leaf
+    return dataclasses.replace(target, weights=layers.pack(leaves))
+
+
+def reads(path: str, kernel: Parameter, read: Reader) -> dict[str, tuple[Parameter, Reader]]:
+    """Readers of a kernel's weight and scale in eight bits. A channel's scale needs all of it."""
+
+    @cache
+    def channels(*outer: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+        *rest, outputs = (slice(*x) for x in outer)
+        return int8.quantize(read((*rest, slice(None), outputs)).swapaxes(-1, -2))
+
+    def weight(index: Index) -> np.ndarray:
+        return channels(*bounds(index[:-1], sizes))[0][..., index[-1]]
+
+    def scale(index: Index) -> np.ndarray:
+        return channels(*bounds(index, sizes))[1]
+
+    both = layers.quantized(path, kernel)
+    (name, one), (scale_name, scale_one) = both.items()
+    sizes = scale_one.shape
+    return {name: (one, weight), scale_name: (scale_one, scale)}

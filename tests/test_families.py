@@ -1,0 +1,84 @@
+"""Every family: its logits and tokens are those of transformers, and it keeps a target's promises."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import specjax
+from specjax.drafters import NGram
+from specjax.testing import check_target
+
+torch = pytest.importorskip("torch")
+from published_models import FAMILIES, WINDOW, tiny_folder  # noqa: E402
+
+TOLERANCE = 1e-4
+LENGTH, NUM = 64, 32
+PROMPT = [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request, tmp_path_factory):
+    """The model of transformers, and ours, loaded from what it saved."""
+    folder = tmp_path_factory.mktemp("model")
+    model = tiny_folder(folder, request.param)
+    yield model, specjax.load(folder, dtype=jnp.float32)
+    jax.clear_caches()
+
+
+def theirs(model, tokens):
+    with torch.no_grad():
+        return model(torch.tensor(tokens)).logits.numpy()
+
+
+@jax.jit
+def extend(target, tokens, start, cache):
+    hidden, cache, _ = target.extend(
+        tokens, start, cache, count=jnp.full_like(start, tokens.shape[1])
+    )
+    return target.unembed(hidden), cache
+
+
+def pass_over(target, tokens, start, cache):
+    with jax.default_matmul_precision("highest"):
+        logits, cache = extend(target, jnp.asarray(tokens), jnp.array([start], jnp.int32), cache)
+    return np.asarray(logits), cache
+
+
+def test_logits_are_those_of_transformers_past_the_window(pair):
+    model, target = pair
+    assert LENGTH > 2 * WINDOW
+    tokens = np.random.default_rng(1).integers(0, target.vocab_size, (1, LENGTH), np.int32)
+    expected = theirs(model, tokens)
+    whole, _ = pass_over(target, tokens, 0, target.init_cache(1, LENGTH))
+    np.testing.assert_allclose(whole, expected, atol=TOLERANCE, rtol=0)
+    cache, parts = target.init_cache(1, LENGTH, scratch=1), []
+    for t in range(LENGTH):
+        logits, cache = pass_over(target, tokens[:, t : t + 1], t, cache)
+        parts.append(logits)
+    np.testing.assert_allclose(np.concatenate(parts, 1), expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "drafter", [NGram(3), pytest.param(None, marks=pytest.mark.slow)], ids=["n-gram", "plain"]
+)
+def test_greedy_tokens_are_those_of_transformers(pair, drafter):
+    model, target = pair
+    decoder = specjax.Decoder(target, drafter, prefill_chunk=8)
+    (tokens,) = decoder.generate(PROMPT, max_new_tokens=NUM).tokens
+    expected = theirs(model, [PROMPT + tokens])[0, len(PROMPT) - 1 : -1].argmax(-1)
+    assert len(tokens) == NUM
+    assert tokens == expected.tolist()
+
+
+SAMPLE = ("gemma2", "mixtral")
+"""Between them all that a layer may have; the others' suites are slow."""
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [pytest.param(x, marks=() if x in SAMPLE else pytest.mark.slow) for x in FAMILIES],
+    indirect=True,
+)
+def test_the_promises_of_a_target_are_kept(pair):
+    check_target(pair[1])
