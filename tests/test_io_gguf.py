@@ -7,7 +7,10 @@ import pytest
 from gguf import GGMLQuantizationType as Quantization
 
 from specjax.io import Checkpoint
-from specjax.io.gguf import QUANTIZATIONS, GGUFCheckpoint, hf_name, split_rotary_halves
+from specjax.io.gguf import GGUFCheckpoint
+from specjax.io.gguf_header import QUANTIZATIONS
+from specjax.io.gguf_names import hub_name
+from specjax.io.gguf_views import split_rotary_halves
 from specjax.models import assemble, llama
 
 SIZES = {"embedding": 16, "feed_forward": 24, "layers": 2, "heads": 4, "kv_heads": 2, "vocab": 11}
@@ -15,16 +18,18 @@ SIZES = {"embedding": 16, "feed_forward": 24, "layers": 2, "heads": 4, "kv_heads
 
 def write_gguf(path, tensors, *, architecture="llama", metadata=None, raw=None):
     """Write ``tensors``, {name: array}; ``raw`` gives the quantisation of arrays of blocks."""
+    tensors = tensors or {"output_norm.weight": np.ones(4, np.float32)}
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_embedding_length(SIZES["embedding"])
     writer.add_feed_forward_length(SIZES["feed_forward"])
-    writer.add_block_count(SIZES["layers"])
+    writer.add_block_count(min(SIZES["layers"], len(tensors)))
     writer.add_head_count(SIZES["heads"])
     writer.add_head_count_kv(SIZES["kv_heads"])
     writer.add_context_length(64)
     writer.add_vocab_size(SIZES["vocab"])
     writer.add_layer_norm_rms_eps(1e-5)
     for key, value in (metadata or {}).items():
+        writer.kv_data[0].pop(key, None)
         writer.add_key_value(key, *value)
     for name, values in tensors.items():
         writer.add_tensor(name, values, raw_dtype=(raw or {}).get(name))
@@ -78,9 +83,9 @@ def blocks_of(kind, rng, rows=3):
     """Return rows of valid blocks: random bits, but finite scales."""
     _, size = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (rows, 2 * size), np.uint8)
-    scales = {Quantization.Q4_K: (0, 2), Quantization.Q5_K: (0, 2), Quantization.Q6_K: (208,)}
+    scales = {"Q2_K": (80, 82), "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
     for start in (0, size):
-        for at in scales[kind]:
+        for at in scales[kind.name]:
             value = rng.normal(size=(rows, 1)).astype(np.float16)
             blocks[:, start + at : start + at + 2] = value.view(np.uint8)
     return blocks
@@ -99,9 +104,16 @@ def test_each_quantisation_reads_as_what_was_written(name, tmp_path):
     assert read.dtype == {"F16": np.float16, "BF16": ml_dtypes.bfloat16}.get(name, np.float32)
     assert read.shape == checkpoint.shape("lm_head.weight") == expected.shape
     np.testing.assert_array_equal(read.astype(np.float32), expected.astype(np.float32))
+    for part in [
+        (slice(1, 2),),
+        (slice(0, 0),),
+        (slice(None), slice(40, 50)),
+        (slice(2), slice(9)),
+    ]:
+        np.testing.assert_array_equal(checkpoint.read("lm_head.weight", part), read[part])
     assert np.isfinite(read.astype(np.float32)).all()
     if not name.endswith("_K"):
-        step = {"Q8_0": 0.02, "Q4_0": 0.3, "Q4_1": 0.2}.get(name, 0.01)
+        step = {"Q4_0": 0.3, "Q4_1": 0.2, "Q5_0": 0.15, "Q5_1": 0.1, "Q8_0": 0.02}.get(name, 0.01)
         np.testing.assert_allclose(
             read.astype(np.float32), values, atol=step * np.abs(values).max()
         )
@@ -136,8 +148,8 @@ def test_rotary_rows_are_put_back():
 
 
 def test_an_unknown_tensor_keeps_its_name():
-    assert hf_name("blk.0.attn_sinks.weight") == "blk.0.attn_sinks.weight"
-    assert hf_name("blk.12.attn_k.bias") == "model.layers.12.self_attn.k_proj.bias"
+    assert hub_name("blk.0.attn_sinks.weight") == "blk.0.attn_sinks.weight"
+    assert hub_name("blk.12.attn_k.bias") == "model.layers.12.self_attn.k_proj.bias"
 
 
 def test_linear_rope_scaling_is_read(tmp_path):
@@ -166,16 +178,18 @@ def llama3_factors(head_dim, theta, factor):
 
 def test_llama_3_rope_scaling_is_recovered_from_its_divisors(tmp_path):
     metadata = {
+        "llama.block_count": (1, gguf.GGUFValueType.UINT32),
         "llama.rope.freq_base": (500000.0, gguf.GGUFValueType.FLOAT32),
         "llama.rope.dimension_count": (64, gguf.GGUFValueType.UINT32),
     }
     factors = llama3_factors(64, 500000.0, 32.0)
-    path = write_gguf(tmp_path / "m.gguf", {"rope_freqs.weight": factors}, metadata=metadata)
+    tensors = {"rope_freqs.weight": factors, "output_norm.weight": np.ones(4, np.float32)}
+    path = write_gguf(tmp_path / "m.gguf", tensors, metadata=metadata)
     checkpoint = GGUFCheckpoint(path)
     assert checkpoint.config["rope_scaling"]["rope_type"] == "llama3"
     assert checkpoint.config["rope_scaling"]["factor"] == 32.0
-    assert not list(checkpoint.names())
-    path = write_gguf(tmp_path / "m.gguf", {"rope_freqs.weight": factors**2}, metadata=metadata)
+    assert list(checkpoint.names()) == ["model.norm.weight"]
+    write_gguf(path, tensors | {"rope_freqs.weight": factors**2}, metadata=metadata)
     with pytest.raises(ValueError, match="unsupported rope scaling"):
         GGUFCheckpoint(path)
 
@@ -184,16 +198,67 @@ def test_unsupported_things_are_named(tmp_path):
     path = tmp_path / "m.gguf"
     with pytest.raises(ValueError, match=r"m\.gguf: unsupported architecture 'mamba'"):
         GGUFCheckpoint(write_gguf(path, {}, architecture="mamba"))
-    stored = gguf.quants.quantize(np.ones((1, 32), np.float32), Quantization.Q5_0)
-    raw = {"output.weight": Quantization.Q5_0}
-    with pytest.raises(ValueError, match=r"'output\.weight' has unsupported quantisation Q5_0"):
+    stored, raw = np.zeros((1, 18), np.uint8), {"output.weight": Quantization.IQ4_NL}
+    with pytest.raises(ValueError, match=r"'output\.weight' has unsupported quantisation IQ4_NL"):
         GGUFCheckpoint(write_gguf(path, {"output.weight": stored}, raw=raw))
-    yarn = {"llama.rope.scaling.type": ("yarn", gguf.GGUFValueType.STRING)}
-    with pytest.raises(ValueError, match="unsupported rope scaling 'yarn'"):
+    for key, value, kind, message in [
+        ("rope.scaling.type", "su", "STRING", "unsupported rope scaling 'su'"),
+        ("expert_count", 600, "UINT32", r"llama\.expert_count is 600; at most 512"),
+        ("attention.value_length", 3, "UINT32", "values of another length than keys"),
+        ("block_count", 10**12, "UINT64", "asks for 1000000000000 layers, .* only 1 tensors"),
+        ("attention.layer_norm_rms_epsilon", float("nan"), "FLOAT32", "positive number, got nan"),
+        ("attention.head_count", [4, 4], "ARRAY", "positive number, got 'ndarray'"),
+    ]:
+        metadata = {f"llama.{key}": (value, gguf.GGUFValueType[kind])}
+        with pytest.raises(ValueError, match=message):
+            GGUFCheckpoint(write_gguf(path, {}, metadata=metadata))
+    part = {"split.count": (3, gguf.GGUFValueType.UINT16)}
+    with pytest.raises(ValueError, match=r"m\.gguf: is a part of a model; join them"):
+        GGUFCheckpoint(write_gguf(path, {}, metadata=part))
+
+
+def test_a_yarn_of_llama_cpps_own_is_refused(tmp_path):
+    path = tmp_path / "m.gguf"
+    yarn = {
+        "llama.rope.scaling.type": ("yarn", gguf.GGUFValueType.STRING),
+        "llama.rope.scaling.factor": (4.0, gguf.GGUFValueType.FLOAT32),
+        "llama.rope.scaling.original_context_length": (16, gguf.GGUFValueType.UINT32),
+    }
+    found = GGUFCheckpoint(write_gguf(path, {}, metadata=yarn)).config["rope_scaling"]
+    assert found == {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+    yarn["llama.rope.scaling.yarn_ext_factor"] = (0.5, gguf.GGUFValueType.FLOAT32)
+    with pytest.raises(ValueError, match=r"'yarn' with rope\.scaling\.yarn_ext_factor"):
         GGUFCheckpoint(write_gguf(path, {}, metadata=yarn))
-    experts = {"llama.expert_count": (8, gguf.GGUFValueType.UINT32)}
-    with pytest.raises(ValueError, match="mixture of experts"):
-        GGUFCheckpoint(write_gguf(path, {}, metadata=experts))
+
+
+def test_a_window_makes_a_mistral_of_a_llama(tmp_path):
+    window = {"llama.attention.sliding_window": (8, gguf.GGUFValueType.UINT32)}
+    config = GGUFCheckpoint(write_gguf(tmp_path / "m.gguf", {}, metadata=window)).config
+    assert config["architectures"] == ["MistralForCausalLM"]
+    assert config["sliding_window"] == 8
+
+
+def test_gemmas_layers_may_be_listed(tmp_path):
+    pattern = [True, False]
+    metadata = {
+        "gemma3.attention.sliding_window": (8, gguf.GGUFValueType.UINT32),
+        "gemma3.attention.sliding_window_pattern": (pattern, gguf.GGUFValueType.ARRAY),
+    }
+    tensors = {name: np.ones(4, np.float32) for name in ("output_norm.weight", "token_embd.weight")}
+    path = write_gguf(tmp_path / "m.gguf", tensors, architecture="gemma3", metadata=metadata)
+    found = GGUFCheckpoint(path).config["layer_types"]
+    assert found == ["sliding_attention", "full_attention"]
+    metadata["gemma3.attention.sliding_window_pattern"] = (pattern[:1], gguf.GGUFValueType.ARRAY)
+    write_gguf(path, tensors, architecture="gemma3", metadata=metadata)
+    with pytest.raises(ValueError, match="has 1 values for 2 layers"):
+        GGUFCheckpoint(path)
+
+
+def test_heads_that_do_not_divide_the_rows_are_named_with_the_tensor(tmp_path):
+    tensors = {"blk.0.attn_q.weight": np.ones((6, 4), np.float32)}
+    checkpoint = GGUFCheckpoint(write_gguf(tmp_path / "m.gguf", tensors))
+    with pytest.raises(ValueError, match=r"'model\.layers\.0\.self_attn\.q_proj\.weight' cannot"):
+        checkpoint.read("model.layers.0.self_attn.q_proj.weight")
 
 
 def test_a_missing_key_is_named(tmp_path):
@@ -204,7 +269,7 @@ def test_a_missing_key_is_named(tmp_path):
     writer.write_tensors_to_file()
     writer.close()
     with pytest.raises(
-        ValueError, match=r"llama\.embedding_length must be a positive number, got None"
+        ValueError, match=r"llama\.attention\.head_count must be a positive number, got None"
     ):
         GGUFCheckpoint(tmp_path / "m.gguf")
 

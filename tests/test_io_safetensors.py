@@ -63,6 +63,19 @@ def test_one_file(folder, tensors):
     assert_holds(checkpoint, tensors)
 
 
+def test_parts_are_those_of_the_whole(folder, tensors):
+    checkpoint = SafetensorsCheckpoint(folder)
+    parts = [slice(1, 3), slice(None, None, 2), slice(None, None, -1), slice(4, 0, -2), slice(9, 1)]
+    for name, values in tensors.items():
+        for part in parts:
+            read = checkpoint.read(name, (part,))
+            assert read.dtype == values.dtype
+            np.testing.assert_array_equal(read, values[part])
+            if values.ndim > 1:
+                index = (slice(-3, None), part)
+                np.testing.assert_array_equal(checkpoint.read(name, index), values[index])
+
+
 def test_shards(sharded, tensors):
     assert_holds(SafetensorsCheckpoint(sharded), tensors)
 

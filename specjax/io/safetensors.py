@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +50,23 @@ class SafetensorsCheckpoint:
         """Return the shape of one tensor without reading it."""
         return tuple(self._slice(name).get_shape())
 
-    def read(self, name: str) -> np.ndarray:
-        """Read one tensor.
+    def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """Read one tensor, or the part of it that ``index`` selects on the leading axes.
 
         Raises:
             ValueError: its element type is none of F64, F32, F16 and BF16.
         """
-        kind = self._slice(name).get_dtype()
+        stored = self._slice(name)
+        kind = stored.get_dtype()
         if kind not in DTYPES:
             raise ValueError(
                 f"{self._file_of[name]}: tensor {name!r} has unsupported type {kind}; "
                 f"supported are {', '.join(sorted(DTYPES))}"
             )
-        return self._file(name).get_tensor(name)
+        if not index:
+            return self._file(name).get_tensor(name)
+        ranges, steps = _ascending(index, stored.get_shape())
+        return stored[ranges][steps]
 
     def tokenizer(self) -> Tokenizer | None:
         """Build the tokenizer from tokenizer.json, or return None where there is none."""
@@ -86,6 +90,19 @@ class SafetensorsCheckpoint:
             ) from None
 
 
+def _ascending(
+    index: tuple[slice, ...], shape: Sequence[int]
+) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+    """Split a selection in ranges, which the library reads, and steps within what was read."""
+    ranges, steps = [], []
+    for part, size in zip(index, shape, strict=False):
+        wanted = range(size)[part]
+        first, last = (min(wanted), max(wanted)) if wanted else (0, -1)
+        ranges.append(slice(first, last + 1))
+        steps.append(slice(None, None, wanted.step) if wanted.step else slice(None))
+    return tuple(ranges), tuple(steps)
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
@@ -95,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
     require_readable(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); fetch it again") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
@@ -113,7 +130,7 @@ def _locate(folder: Path) -> dict[str, Path]:
 
 def _locate_shards(folder: Path) -> dict[str, Path]:
     shard_of = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(shard_of, dict):
+    if not isinstance(shard_of, dict) or not all(isinstance(x, str) for x in shard_of.values()):
         raise ValueError(f"{folder / INDEX} has no 'weight_map'; fetch it again")
     shards = sorted(set(shard_of.values()))
     # A shard is a plain file of this folder: an index must not point anywhere else.
