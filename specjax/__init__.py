@@ -4,10 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specjax import drafters, loop, testing, verify
+    from specjax import adapters, check, drafters, grammar, loop, testing, verify
     from specjax.api import Decoder
-    from specjax.io import load
+    from specjax.io import load, save
     from specjax.metrics import Metrics
+    from specjax.models import quantize
     from specjax.result import Piece, Result
 
 __all__ = [
@@ -15,9 +16,14 @@ __all__ = [
     "Metrics",
     "Piece",
     "Result",
+    "adapters",
+    "check",
     "drafters",
+    "grammar",
     "load",
     "loop",
+    "quantize",
+    "save",
     "testing",
     "verify",
 ]
@@ -29,6 +35,8 @@ _HOMES = {
     "Piece": "specjax.result",
     "Result": "specjax.result",
     "load": "specjax.io",
+    "quantize": "specjax.models",
+    "save": "specjax.io",
 }
 
 

@@ -19,6 +19,7 @@ NUMBERS = BeartypeConf(is_pep484_tower=True)
 """An int is a float, as it is to a type checker."""
 
 USER_FACING = (
+    *("specjax.adapters.build", "specjax.adapters.linen", "specjax.adapters.nnx"),
     *("specjax.api", "specjax.call", "specjax.check.pair", "specjax.prompts"),
     *("specjax.request", "specjax.rng", "specjax.settings"),
 )
