@@ -127,13 +127,9 @@ class Table:
         for name, shape in self.stored().items():
             tensor = None
             for path, expert, first, rows in places[name]:
-                leaf = _values(leaves, path, expert)
-                kernel = path.endswith("kernel")
-                part = np.asarray(
-                    leaf[..., first : first + rows.num]
-                    if kernel
-                    else leaf[first : first + rows.num]
-                )
+                leaf, kernel = _values(leaves, path, expert), path.endswith("kernel")
+                held = slice(first, first + rows.num)
+                part = leaf[..., held] if kernel else leaf[held]
                 if tensor is None:
                     tensor = np.empty(shape, part.dtype)
                 channels = slice(rows.start, rows.start + rows.num)
@@ -188,14 +184,13 @@ def _joined_heads(config: Config, names: tuple[str, str, str]) -> list[Rows]:
     ]
 
 
-def _values(leaves: Mapping[str, Any], path: str, expert: int | None) -> Any:
-    """A weight in floating point, of one expert if there are several."""
-    base = path.removesuffix("kernel")
+def _values(leaves: Mapping[str, Any], path: str, expert: int | None) -> np.ndarray:
+    """A weight in floating point, on the host, of one expert if there are several."""
+    one = slice(None) if expert is None else expert
     if path in leaves:
-        return leaves[path] if expert is None else leaves[path][expert]
-    weight, scale = leaves[base + "weight"], leaves[base + "scale"]
-    if expert is not None:
-        weight, scale = weight[expert], scale[expert]
+        return np.asarray(leaves[path])[one]
+    base = path.removesuffix("kernel")
+    weight, scale = (np.asarray(leaves[base + name])[one] for name in ("weight", "scale"))
     return (weight.astype(scale.dtype) * scale[:, None]).T
 
 

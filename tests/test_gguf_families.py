@@ -1,11 +1,15 @@
 """GGUF files of every family: tensors and configuration are those of the model they came from."""
 
+from pathlib import Path
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from tiny_gguf import write_gguf
 from tokenizers import Regex, pre_tokenizers
 
+import specjax
 from specjax.io.fetch import fetch
 from specjax.io.gguf import GGUFCheckpoint
 from specjax.io.gguf_tokenizer import tokenizer_from_metadata
@@ -210,3 +214,35 @@ def test_gemma_is_what_transformers_reads():
     assert len(read) == len(list(ours.names())) == 236
     for name, values in read.items():
         np.testing.assert_array_equal(ours.read(name), values, err_msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of transformers and torch, while they read the file
+def test_gemmas_logits_are_those_of_transformers_past_its_window():
+    path = fetch("gemma-3-270m")
+    checkpoint = GGUFCheckpoint(path)
+    config = AutoConfig.for_model(**checkpoint.config)
+    read = read_by_transformers(path, config)
+    model = AutoModelForCausalLM.from_config(config).eval().float()
+    tied = {"lm_head.weight": read["model.embed_tokens.weight"]}
+    model.load_state_dict({name: torch.tensor(x) for name, x in (tied | read).items()})
+    target = from_checkpoint(checkpoint)
+    tokens = target.tokenizer.encode((Path(__file__).parents[1] / "LICENSE").read_text())
+    length, window = 600, checkpoint.config["sliding_window"]
+    assert window < length - 20
+    with torch.no_grad():
+        expected = model(torch.tensor([tokens[:length]]), logits_to_keep=20).logits.numpy()[0]
+
+    @jax.jit
+    def last(target, tokens):
+        zero, count = jnp.zeros(1, jnp.int32), jnp.full(1, length, jnp.int32)
+        cache = target.init_cache(1, length)
+        hidden, _, _ = target.extend(tokens, zero, cache, count=count)
+        return target.unembed(hidden[0, -20:])
+
+    found = last(target, jnp.asarray([tokens[:length]], jnp.int32))
+    np.testing.assert_allclose(found, expected, atol=1e-3, rtol=0)
+    decoder = specjax.Decoder(target, specjax.drafters.NGram(4))
+    result = decoder.generate("The capital of France is", max_new_tokens=8)
+    print(result.texts[0])
+    assert "Paris" in result.texts[0]

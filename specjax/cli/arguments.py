@@ -42,6 +42,14 @@ def build_parser() -> Parser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_check_arguments(check)
+    convert = commands.add_parser(
+        "convert",
+        help="write a model in another form",
+        description="Write a model and its tokenizer in another form. What was written goes to "
+        "standard error, or as JSON to standard output.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _add_convert_arguments(convert)
     return parser
 
 
@@ -140,4 +148,17 @@ def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="S", type=int, default=0, help="of the first row and key")
     add("--only", metavar="CHECK", action="append", default=argparse.SUPPRESS,
         help="a check to run; once for each (default: all)")  # fmt: skip
+    add("--json", action="store_true", help="one JSON object and nothing else")
+
+
+def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="alias, folder, .gguf file or Hub id")
+    add("folder", metavar="FOLDER", help="where to; new or empty")
+    add("--to", choices=["safetensors", "orbax"], default="safetensors",
+        help="safetensors for transformers, orbax for meshes and int8")  # fmt: skip
+    add("--dtype", choices=["float32", "bfloat16", "float16"], default=argparse.SUPPRESS,
+        help="of the weights (default: the widest in the source)")  # fmt: skip
+    add("--quantize", choices=["int8"], default=argparse.SUPPRESS,
+        help="with --to orbax: keep kernels in eight bits (default: no)")  # fmt: skip
     add("--json", action="store_true", help="one JSON object and nothing else")

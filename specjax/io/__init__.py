@@ -2,7 +2,8 @@
 
 from specjax.io.checkpoint import Checkpoint
 from specjax.io.load import load
+from specjax.io.save import save
 from specjax.io.text_stream import TextStream
 from specjax.io.tokenizer import Tokenizer
 
-__all__ = ["Checkpoint", "TextStream", "Tokenizer", "load"]
+__all__ = ["Checkpoint", "TextStream", "Tokenizer", "load", "save"]

@@ -75,6 +75,22 @@ class Tokenizer:
             stop_ids=stop_ids,
         )
 
+    def save(self, folder: str | Path) -> None:
+        """Write what ``from_folder`` reads again, and transformers' ``AutoTokenizer`` too.
+
+        These are tokenizer.json, tokenizer_config.json (with the template and special tokens) and,
+        for the stop ids, generation_config.json.
+        """
+        folder = Path(folder)
+        folder.joinpath("tokenizer.json").write_text(
+            self.backend.to_str(pretty=True), encoding="utf-8"
+        )
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special_tokens}
+        if self.chat_template is not None:
+            settings["chat_template"] = self.chat_template
+        _write_json(folder / "tokenizer_config.json", settings)
+        _write_json(folder / "generation_config.json", {"eos_token_id": [*self.stop_ids]})
+
     @property
     def stop_ids(self) -> tuple[int, ...]:
         """The ids that end a generation, in ascending order."""
@@ -183,12 +199,16 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         raise ValueError(f"{path} is corrupt or too new ({error}); fetch it again") from error
 
 
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def _read_optional(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON ({error}); fetch it again") from error
     return content if isinstance(content, dict) else {}
 
