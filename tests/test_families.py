@@ -7,7 +7,9 @@ import pytest
 
 import specjax
 from specjax.drafters import NGram
-from specjax.testing import check_target
+from specjax.models import Experts, LayerKind
+from specjax.models.rope import Rope
+from specjax.testing import check_target, tiny_lm
 
 torch = pytest.importorskip("torch")
 from published_models import FAMILIES, WINDOW, tiny_folder  # noqa: E402
@@ -82,3 +84,18 @@ SAMPLE = ("gemma2", "mixtral")
 )
 def test_the_promises_of_a_target_are_kept(pair):
     check_target(pair[1])
+
+
+def test_what_a_pass_reads_of_the_experts_is_counted():
+    kind = LayerKind(Rope(8), sparse=True)
+    experts = Experts(num=8, num_chosen=2, size=16)
+    target = tiny_lm(jax.random.key(0), layers=[kind, LayerKind(Rope(8)), kind], experts=experts)
+    result = specjax.Decoder(target, NGram(3)).generate([PROMPT, PROMPT[:3]], max_new_tokens=20)
+    metrics = result.metrics
+    assert metrics.experts_per_position == 2 * 2
+    assert 4 < metrics.experts_per_pass <= 4 * 4
+    assert metrics.expert_read_ratio == metrics.experts_per_pass / 4
+    assert metrics.to_dict()["expert_read_ratio"] == metrics.expert_read_ratio
+    assert sum(x.num_experts_read for x in result.row_metrics) == metrics.num_experts_read
+    plain = specjax.Decoder(target).generate(PROMPT, max_new_tokens=20).metrics
+    assert plain.expert_read_ratio == 1.0
