@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int8
+from jaxtyping import Array, Float, Int, Int8
 
 from specjax.nn import wide
 
@@ -73,49 +73,38 @@ def _plain(x: Float[Array, "R I"], weight: Int8[Array, "O I"]) -> Float[Array, "
 
 
 def _by_blocks(x: Float[Array, "R I"], weight: Int8[Array, "O I"]) -> Float[Array, "R O"]:
-    """Some output channels at a time, so that no float copy of the whole ever is in memory."""
-    rows, (outputs, inputs), lanes = x.shape[0], weight.shape, _lanes(weight.shape[1])
+    """Some output channels at a time, so that no float copy of the whole ever is in memory.
+
+    Always a loop of at least two: what does not depend on its index XLA converts ahead of time,
+    for all layers, and what computes x (a norm, say) it would compute anew for each channel.
+    """
+    rows, (outputs, inputs) = x.shape[0], weight.shape
     x = x.astype(wide(x.dtype))
-    num = -(-outputs * inputs // BLOCK)
-    few = rows <= FEW_ROWS and lanes is not None
-    if few and num == 1:
-        return _by_lanes(_settled(x), weight, lanes).T
-    num = max(num, 2)  # XLA undoes a loop of one, and converts all layers ahead of time
-    size = min(outputs, -(-outputs // num))
+    lanes = _lanes(inputs) if rows <= FEW_ROWS else None
+    num = min(outputs, max(2, -(-outputs * inputs // BLOCK)))
+    size = -(-outputs // num)
 
     def step(index, y):
-        first = jnp.minimum(index * size, outputs - size)  # the last block may repeat channels
-        block = jax.lax.dynamic_slice_in_dim(weight, first, size)
-        part = _by_lanes(x, block, lanes) if few else block.astype(x.dtype) @ x.T
+        first = index * size  # reading and writing alike move the last block back to fit
+        if lanes is None:
+            part = jax.lax.dynamic_slice_in_dim(weight, first, size).astype(x.dtype) @ x.T
+        else:
+            part = _by_lanes(x, weight, first, size, lanes)
         return jax.lax.dynamic_update_slice_in_dim(y, part, first, axis=0)
 
     return jax.lax.fori_loop(0, num, step, jnp.zeros((outputs, rows), x.dtype)).T
 
 
 def _by_lanes(
-    x: Float[Array, "R I"], weight: Int8[Array, "O I"], lanes: int
-) -> Float[Array, "O R"]:
-    """Add term by term to lanes: one loop that reads int8, converts in registers and keeps up."""
-    total = jnp.zeros((weight.shape[0], x.shape[0], lanes), x.dtype)
-    for first in range(0, x.shape[1], lanes):
-        some = slice(first, first + lanes)
-        total = total + x[None, :, some] * weight[:, None, some].astype(x.dtype)
+    x: Float[Array, "R I"], weight: Int8[Array, "O I"], first: Int[Array, ""], size: int, lanes: int
+) -> Float[Array, "S R"]:
+    """Channels first..first+size-1, term by term: read as int8 and converted in registers."""
+    total = jnp.zeros((size, x.shape[0], lanes), x.dtype)
+    for at in range(0, x.shape[1], lanes):
+        part = jax.lax.dynamic_slice(weight, (first, at), (size, lanes))
+        total = total + x[None, :, at : at + lanes] * part[:, None].astype(x.dtype)
     # A product, since XLA would fuse a reduction with the terms and compute them one by one.
-    return (total.reshape(-1, lanes) @ jnp.ones((lanes, 1), x.dtype)).reshape(-1, x.shape[0])
-
-
-def _settled(x: Float[Array, "R I"]) -> Float[Array, "R I"]:
-    """Copy x by halves in a loop, the one thing that XLA on the CPU does not fuse.
-
-    Otherwise what computes x (a norm, an activation) is computed anew for every channel.
-    """
-    half = x.shape[1] // 2  # lanes are even, and so are inputs
-
-    def step(index, y):
-        part = jax.lax.dynamic_slice_in_dim(x, index * half, half, axis=1)
-        return jax.lax.dynamic_update_slice_in_dim(y, part, index * half, axis=1)
-
-    return jax.lax.fori_loop(0, 2, step, jnp.zeros_like(x))
+    return (total.reshape(-1, lanes) @ jnp.ones((lanes, 1), x.dtype)).reshape(size, -1)
 
 
 def _lanes(inputs: int) -> int | None:
