@@ -162,7 +162,8 @@ class DecoderLM:
         weights, activation = self.weights.layers[index], ACTIVATIONS[self.config.activation]
         if weights.experts is not None:
             return self._route(index, weights.experts, x, cache, this)
-        assert weights.up is not None and weights.down is not None
+        assert weights.up is not None
+        assert weights.down is not None
         inner = activation(weights.up(x) if weights.gate is None else weights.gate(x))
         return weights.down(inner if weights.gate is None else inner * weights.up(x)), cache
 

@@ -1,4 +1,6 @@
-"""Every family: its logits and tokens are those of transformers, and it keeps a target's promises."""
+"""Every family has the logits and tokens of transformers, and keeps the promises of a target."""
+
+import json
 
 import jax
 import jax.numpy as jnp
@@ -99,3 +101,13 @@ def test_what_a_pass_reads_of_the_experts_is_counted():
     assert sum(x.num_experts_read for x in result.row_metrics) == metrics.num_experts_read
     plain = specjax.Decoder(target).generate(PROMPT, max_new_tokens=20).metrics
     assert plain.expert_read_ratio == 1.0
+
+
+def test_gpt2_is_read_as_its_authors_published_it(tmp_path):
+    model = tiny_folder(tmp_path / "whole", "gpt2")
+    model.transformer.save_pretrained(tmp_path / "bare")
+    bare = tmp_path / "bare" / "config.json"
+    config = json.loads(bare.read_text()) | {"architectures": ["GPT2LMHeadModel"]}
+    bare.write_text(json.dumps(config))
+    one, other = (specjax.load(tmp_path / name).weights for name in ("whole", "bare"))
+    jax.tree.map(np.testing.assert_array_equal, one, other)

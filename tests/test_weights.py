@@ -29,7 +29,7 @@ class Tensors(dict):
 
     def __init__(self, *args):
         super().__init__(*args)
-        self.readings = {name: 0 for name in self}
+        self.readings = dict.fromkeys(self, 0)
 
     def names(self):
         return self.keys()

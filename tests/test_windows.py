@@ -49,7 +49,9 @@ def test_attention_in_a_ring_equals_attention_over_all(start):
         at, num = jnp.array([first]), jnp.array([part.stop - first])
         new = [jnp.pad(x[None, part, None], ((0, 0), (0, 4 - int(num[0])), (0, 0), (0, 0)))
                for x in (keys, values)]  # fmt: skip
-        ring = jnp.stack([write_slots(x, y, at, num, ring=True) for x, y in zip(ring, new)])
+        ring = jnp.stack(
+            [write_slots(x, y, at, num, ring=True) for x, y in zip(ring, new, strict=True)]
+        )
     found = attention(
         jnp.asarray(query)[None, :, None],
         *ring,

@@ -20,8 +20,8 @@ from specjax.io.fetch import fetch
 from specjax.io.gguf import GGUFCheckpoint
 from specjax.io.orbax import WEIGHTS as ORBAX_WEIGHTS
 from specjax.io.orbax import OrbaxCheckpoint
+from specjax.io.renamed import as_language_model
 from specjax.io.safetensors import SafetensorsCheckpoint
-from specjax.io.text_part import text_part
 from specjax.models import DecoderLM, assemble, describe, weight_sharding
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?")
@@ -97,7 +97,7 @@ def from_checkpoint(
         ValueError: its architecture is not supported, or a tensor is missing, extra or misshapen.
     """
     if not isinstance(checkpoint, OrbaxCheckpoint):
-        checkpoint = text_part(checkpoint)
+        checkpoint = as_language_model(checkpoint)
     _require_layers(checkpoint)
     table = describe(checkpoint.config)
     if isinstance(checkpoint, OrbaxCheckpoint):
