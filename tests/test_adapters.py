@@ -215,7 +215,7 @@ def targets(seed):
 
 TARGETS = targets(seed=0)
 EACH = pytest.mark.parametrize("name", TARGETS)
-SLOW = ("nnx", "linen-cached")  # the other two share their code, but compile anew
+SLOW = ("nnx", "linen", "linen-cached")  # they share their code, but compile anew
 MOSTLY = pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in TARGETS]
 )
@@ -268,7 +268,10 @@ def test_new_weights_make_no_trace(name):
 
 @pytest.mark.parametrize(
     ("target", "model"),
-    [("linen", "nnx-cached"), pytest.param("nnx-cached", "linen", marks=pytest.mark.slow)],
+    [
+        pytest.param(*x, marks=pytest.mark.slow)
+        for x in (("linen", "nnx-cached"), ("nnx-cached", "linen"))
+    ],
 )
 def test_an_adapted_module_drafts_for_its_own_weights_and_is_always_right(target, model):
     program = Program(TARGETS[target], DraftModel(TARGETS[model], 3), Token())

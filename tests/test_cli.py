@@ -168,6 +168,7 @@ def test_where_the_draws_are_kept_the_tokens_are_equal(run, temperature):
     assert comparison["ratio"] == pytest.approx(fast / slow)
 
 
+@pytest.mark.slow
 def test_a_ratio_rule_may_make_other_tokens_and_says_why(run, folders):
     args = ["--drafter", folders[1], "--temperature", "1", "--seed", "1", "--compare", "--stream"]
     status, out, _ = run(*args)
@@ -221,7 +222,9 @@ def test_tokens_that_must_be_equal_and_are_not_are_shouted_about():
     assert any("DIFFER from number 4 on" in line for line in lines)
 
 
-@pytest.mark.parametrize("verifier", ["token", "block", "coupled"])
+@pytest.mark.parametrize(
+    "verifier", [pytest.param("token", marks=pytest.mark.slow), "block", "coupled"]
+)
 def test_a_trace_shows_every_round(run, folders, verifier):
     options = ["--verifier", verifier, "--temperature", "1", "--seed", "2", "--trace"]
     status, out, err = run(*options, "--drafter", "ngram" if verifier == "coupled" else folders[1])

@@ -9,12 +9,13 @@ import pytest
 
 import specjax
 from specjax.drafters import NGram
-from specjax.models import Experts, LayerKind
+from specjax.models import Experts, LayerKind, assemble, describe
 from specjax.models.rope import Rope
 from specjax.testing import check_target, tiny_lm
 
 torch = pytest.importorskip("torch")
 from published_models import FAMILIES, WINDOW, tiny_folder  # noqa: E402
+from recorded_tensors import assert_each_is_named_when_wrong, tensors_of  # noqa: E402
 
 TOLERANCE = 1e-4
 LENGTH, NUM = 64, 32
@@ -63,29 +64,42 @@ def test_logits_are_those_of_transformers_past_the_window(pair):
     np.testing.assert_allclose(np.concatenate(parts, 1), expected, atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "drafter", [NGram(3), pytest.param(None, marks=pytest.mark.slow)], ids=["n-gram", "plain"]
-)
-def test_greedy_tokens_are_those_of_transformers(pair, drafter):
-    model, target = pair
-    decoder = specjax.Decoder(target, drafter, prefill_chunk=8)
-    (tokens,) = decoder.generate(PROMPT, max_new_tokens=NUM).tokens
-    expected = theirs(model, [PROMPT + tokens])[0, len(PROMPT) - 1 : -1].argmax(-1)
-    assert len(tokens) == NUM
-    assert tokens == expected.tolist()
-
-
 SAMPLE = ("gemma2", "mixtral")
-"""Between them all that a layer may have; the others' suites are slow."""
+"""Between them all that a layer may have; what costs most is slow for the others."""
 
-
-@pytest.mark.parametrize(
+sampled = pytest.mark.parametrize(
     "pair",
     [pytest.param(x, marks=() if x in SAMPLE else pytest.mark.slow) for x in FAMILIES],
     indirect=True,
 )
+
+
+@sampled
+def test_greedy_tokens_are_those_of_transformers_plain_and_speculative(pair):
+    model, target = pair
+    plain, speculative = (
+        specjax.Decoder(target, drafter, prefill_chunk=8)
+        .generate(PROMPT, max_new_tokens=NUM)
+        .tokens[0]
+        for drafter in (None, NGram(3))
+    )
+    expected = theirs(model, [PROMPT + plain])[0, len(PROMPT) - 1 : -1].argmax(-1)
+    assert len(plain) == NUM
+    assert plain == expected.tolist()
+    assert speculative == plain
+
+
+@sampled
 def test_the_promises_of_a_target_are_kept(pair):
     check_target(pair[1])
+
+
+def test_every_tensor_is_read_once_and_named_where_it_is_wrong(pair):
+    table = describe(pair[1].config.published)
+    tensors = tensors_of(table)
+    assemble(table, tensors)
+    assert tensors.readings == {name: x.size for name, x in tensors.items()}
+    assert_each_is_named_when_wrong(table)
 
 
 def test_what_a_pass_reads_of_the_experts_is_counted():
@@ -99,8 +113,6 @@ def test_what_a_pass_reads_of_the_experts_is_counted():
     assert metrics.expert_read_ratio == metrics.experts_per_pass / 4
     assert metrics.to_dict()["expert_read_ratio"] == metrics.expert_read_ratio
     assert sum(x.num_experts_read for x in result.row_metrics) == metrics.num_experts_read
-    plain = specjax.Decoder(target).generate(PROMPT, max_new_tokens=20).metrics
-    assert plain.expert_read_ratio == 1.0
 
 
 def test_gpt2_is_read_as_its_authors_published_it(tmp_path):

@@ -125,7 +125,10 @@ def test_acceptance_length_follows_from_the_rates_by_position():
     assert measured.mean_acceptance_length == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("draft_length", [1, pytest.param(4, marks=pytest.mark.slow), 7])
+@pytest.mark.parametrize(
+    "draft_length",
+    [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 7],
+)
 def test_greedy_and_coupled_give_the_tokens_of_plain_decoding(draft_length):
     """On a real decoder, for every drafter, ragged rows, at temperature 0 and 1."""
     target, draft = tiny_lm(jax.random.key(2)), tiny_lm(jax.random.key(3))

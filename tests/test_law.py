@@ -23,8 +23,8 @@ DRAFT = TableLM.random(jax.random.key(1), V)
 VERIFIERS = [Token(), Block(), Coupled()]
 
 
-def names(verifier):
-    return type(verifier).__name__
+def names(value):
+    return value if isinstance(value, str) else type(value).__name__
 
 
 def p_value(program, rows=ROWS, num=NUM, processors=sampling.FILTERS, **values):
@@ -34,14 +34,26 @@ def p_value(program, rows=ROWS, num=NUM, processors=sampling.FILTERS, **values):
     return chi_square_p(sequence_counts(program, PROMPT, num, rows, values=every), law)
 
 
-@pytest.mark.parametrize("verifier", VERIFIERS, ids=names)
+SETTINGS = {
+    "plain": {},
+    "top-k": {"temperature": 0.6, "top_k": 3},
+    "top-p": {"top_p": 0.7, "min_p": 0.1},
+}
+QUICK = [("plain", Token()), ("plain", Coupled()), ("top-k", Token()), ("top-p", Block())]
+
+
 @pytest.mark.parametrize(
-    "values",
-    [{}, {"temperature": 0.6, "top_k": 3}, {"top_p": 0.7, "min_p": 0.1}],
-    ids=["plain", "top-k", "top-p"],
+    ("values", "verifier"),
+    [
+        pytest.param(name, rule, marks=() if (name, rule) in QUICK else pytest.mark.slow)
+        for name in SETTINGS
+        for rule in VERIFIERS
+    ],
+    ids=names,
 )
-def test_a_draft_model_keeps_the_law(verifier, values):
-    assert p_value(Program(TARGET, DraftModel(DRAFT, K), verifier), **values) > SIZE
+def test_a_draft_model_keeps_the_law(values, verifier):
+    program = Program(TARGET, DraftModel(DRAFT, K), verifier)
+    assert p_value(program, **SETTINGS[values]) > SIZE
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=names)
@@ -112,11 +124,13 @@ def test_finds_a_law_recorded_before_top_k():
     assert p_value(program, top_k=2) < SIZE
 
 
+@pytest.mark.slow
 def test_finds_a_processor_on_one_side_only():
     program = Program(TARGET, DraftModel(DRAFT, K), Token(), sampling.FILTERS)
     assert p_value(program, processors=WITH_HISTORY) < SIZE
 
 
+@pytest.mark.slow
 def test_finds_a_history_without_the_draft_tokens(patched):
     row = sampling_values(1)
     law = sequence_law(TARGET, PROMPT, NUM, row, WITH_HISTORY)
@@ -126,6 +140,7 @@ def test_finds_a_history_without_the_draft_tokens(patched):
     assert chi_square_p(sequence_counts(program, PROMPT, NUM, ROWS), law) < SIZE
 
 
+@pytest.mark.slow
 def test_finds_one_draft_key_for_all_steps(patched):
     children = draw.RowDraw._children
 
@@ -137,6 +152,7 @@ def test_finds_one_draft_key_for_all_steps(patched):
     assert p_value(Program(TARGET, DraftModel(DRAFT, K), Token())) < SIZE
 
 
+@pytest.mark.slow
 def test_finds_block_verification_keyed_by_absolute_position(patched):
     """Exact in one round, biased over several: coins beyond the kept prefix are used again."""
     length = []

@@ -33,6 +33,7 @@ def test_what_is_committed_is_small_and_clean(notebook):
     assert outputs, "the notebook is committed with what it prints"
 
 
+@pytest.mark.slow
 # Not ours: the kernel's client closes its sockets when it is collected.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 def test_it_runs_from_top_to_bottom(notebook, tmp_path, monkeypatch):

@@ -22,6 +22,7 @@ TARGET = tiny_lm(jax.random.key(0), layers=LAYERS)
 PROMPTS = [[3, 4, 5, 3, 4, 5, 3, 4], [7] * 40, [9, 8]]
 
 
+@pytest.mark.slow
 def test_a_window_keeps_the_promises_of_a_target():
     check_target(TARGET)
 
