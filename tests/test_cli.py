@@ -223,7 +223,8 @@ def test_tokens_that_must_be_equal_and_are_not_are_shouted_about():
 
 
 @pytest.mark.parametrize(
-    "verifier", [pytest.param("token", marks=pytest.mark.slow), "block", "coupled"]
+    "verifier",
+    [*(pytest.param(rule, marks=pytest.mark.slow) for rule in ("token", "block")), "coupled"],
 )
 def test_a_trace_shows_every_round(run, folders, verifier):
     options = ["--verifier", verifier, "--temperature", "1", "--seed", "2", "--trace"]

@@ -5,7 +5,7 @@ import pytest
 
 from specjax.drafters import DraftModel, NGram
 from specjax.testing import TableLM, tiny_lm
-from specjax.testing.drafter_checks import DRAFTER_CHECKS
+from specjax.testing.drafter_checks import DRAFTER_CHECKS, law_is_kept
 from specjax.testing.target_checks import TARGET_CHECKS
 
 TABLE = TableLM.random(jax.random.key(0), 4)
@@ -22,7 +22,16 @@ def test_target(target, check):
     check(target)
 
 
-@pytest.mark.parametrize("check", DRAFTER_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    "check",
+    [
+        # tests/test_law.py checks the law of both, with more rows.
+        pytest.param(
+            check, marks=pytest.mark.slow if check is law_is_kept else (), id=check.__name__
+        )
+        for check in DRAFTER_CHECKS
+    ],
+)
 @pytest.mark.parametrize("drafter", DRAFTERS.values(), ids=DRAFTERS)
 def test_drafter(drafter, check):
     check(drafter, TABLE)

@@ -63,6 +63,7 @@ def test_as_a_draft_model_it_changes_no_token(temperature):
     assert result.metrics.draft_acceptance_rate > 0.8
 
 
+@pytest.mark.slow
 def test_as_a_target_it_decodes_alike_plain_and_speculative():
     plain, speculative = (
         specjax.Decoder(EIGHT, drafter).generate(PROMPTS, max_new_tokens=24).tokens

@@ -31,7 +31,7 @@ def metrics(state):
     return Metrics.from_stats(state.stats)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("verifier", VERIFIERS, ids=names)
 def test_the_target_as_its_own_drafter_is_always_accepted(verifier, temperature):
     """200 rounds, from a one-token prompt and from longer ones of other lengths."""
@@ -83,6 +83,7 @@ def test_random_point_masses_are_accepted_once_in_v():
     assert rate == pytest.approx(1 / V, abs=0.004)
 
 
+@pytest.mark.slow
 def test_first_position_acceptance_is_the_mean_overlap_of_p_and_q():
     """alpha = sum min(p, q) = 1 - TV, at the very context; here the first round's only."""
     rows, prompt = 20_000, [1, 2]
@@ -109,6 +110,7 @@ def test_coupled_acceptance_is_what_the_paper_says():
     assert overlap / (2 - overlap) <= expected <= overlap
 
 
+@pytest.mark.slow
 def test_block_keeps_more_than_token():
     found = {}
     for verifier in (Token(), Block()):

@@ -60,9 +60,10 @@ def test_finds_a_draft_cache_rewound_to_where_drafting_stopped():
     assert committed(state.drafter.cache, synced) != text(state, synced)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verifier",
-    [*(pytest.param(rule, marks=pytest.mark.slow) for rule in (Token(), Coupled())), Block()],
+    [Token(), Coupled(), Block()],
     ids=["token", "coupled", "block"],
 )
 def test_a_row_alone_equals_the_row_in_a_batch_of_eight(verifier):

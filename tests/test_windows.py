@@ -143,6 +143,7 @@ def test_a_tree_past_the_wrap_changes_no_token(plain):
     assert result.metrics.acceptance_histogram[2] > 10
 
 
+@pytest.mark.slow
 def test_a_resumed_call_goes_on_in_its_rings(plain):
     decoder = Decoder(TARGET, NGram(3), prefill_chunk=8)
     first = decoder.generate(PROMPTS, max_new_tokens=11, keep_state=True)
