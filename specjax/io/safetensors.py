@@ -54,7 +54,7 @@ class SafetensorsCheckpoint:
         """Read one tensor, or the part of it that ``index`` selects on the leading axes.
 
         Raises:
-            ValueError: its element type is none of F64, F32, F16 and BF16.
+            ValueError: its element type is none of F64, F32, F16 and BF16, or it has fewer axes.
         """
         stored = self._slice(name)
         kind = stored.get_dtype()
@@ -65,6 +65,11 @@ class SafetensorsCheckpoint:
             )
         if not index:
             return self._file(name).get_tensor(name)
+        if len(index) > len(stored.get_shape()):
+            raise ValueError(
+                f"{self._file_of[name]}: tensor {name!r} of shape {tuple(stored.get_shape())} has "
+                f"no {len(index)} axes to select from; fetch the file again"
+            )
         ranges, steps = _ascending(index, stored.get_shape())
         return stored[ranges][steps]
 
