@@ -41,6 +41,7 @@ def test_a_round_costs_its_drafts_and_its_pass():
     assert measured.speedup(4.0) == pytest.approx(3.733, abs=5e-4)
 
 
+@pytest.mark.slow
 def test_both_costs_are_measured(target):
     measured = measure_costs(Decoder(target, DraftModel(target, 3)), PROMPT, repeats=1)
     assert measured.draft_length == 3

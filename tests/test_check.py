@@ -178,6 +178,7 @@ def run(folder, capsys):
     return call
 
 
+@pytest.mark.slow
 def test_a_sound_pair_is_reported_as_json(run):
     """Here under a verifier of one's own."""
     args = ["--verifier", "broken_drafters:sound_rule", "--keys", "60"]

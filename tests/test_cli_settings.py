@@ -27,6 +27,7 @@ def run(folder, capsys):
     return call
 
 
+@pytest.mark.slow
 def test_settings_are_those_of_the_library(run, folder):
     args = ["--temperature", "1", "--seed", "3", "--json", "--logprobs", "2"]
     args += [

@@ -175,6 +175,7 @@ def p_value(drafter, verifier, rows=20_000, num=3):
     return chi_square_p(sequence_counts(program, PROMPTS[0], num, rows, values=every), law)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "verifier"),
     PAIRS[1::2],

@@ -32,7 +32,11 @@ def metrics(state):
 
 
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-@pytest.mark.parametrize("verifier", VERIFIERS, ids=names)
+@pytest.mark.parametrize(
+    "verifier",
+    [VERIFIERS[0], *(pytest.param(rule, marks=pytest.mark.slow) for rule in VERIFIERS[1:])],
+    ids=names,
+)
 def test_the_target_as_its_own_drafter_is_always_accepted(verifier, temperature):
     """200 rounds, from a one-token prompt and from longer ones of other lengths."""
     target = tiny_lm(jax.random.key(2), max_length=2048)
@@ -127,10 +131,8 @@ def test_acceptance_length_follows_from_the_rates_by_position():
     assert measured.mean_acceptance_length == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize(
-    "draft_length",
-    [pytest.param(1, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.slow), 7],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("draft_length", [1, 4, 7])
 def test_greedy_and_coupled_give_the_tokens_of_plain_decoding(draft_length):
     """On a real decoder, for every drafter, ragged rows, at temperature 0 and 1."""
     target, draft = tiny_lm(jax.random.key(2)), tiny_lm(jax.random.key(3))

@@ -119,6 +119,7 @@ def test_finds_a_drafter_that_drops_its_own_unlikely_token():
     assert p_value(program) < SIZE
 
 
+@pytest.mark.slow
 def test_finds_a_law_recorded_before_top_k():
     program = Program(TARGET, faults.RecordsUnfilteredLaw(DRAFT, K), Token())
     assert p_value(program, top_k=2) < SIZE

@@ -240,6 +240,7 @@ def small(batch):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verifier", "own"),
     [

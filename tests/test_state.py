@@ -77,6 +77,7 @@ def test_a_row_alone_equals_the_row_in_a_batch_of_eight(verifier):
             np.testing.assert_array_equal(alone[0, :end], together[row, :end])
 
 
+@pytest.mark.slow
 def test_poison_in_scratch_slots_changes_nothing():
     """Every slot at or beyond length - 1, of target and draft, is overwritten before it is read."""
     target = tiny_lm(jax.random.key(2))
