@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from specjax import int8
 from specjax.models import layers
@@ -34,12 +34,17 @@ def quantize(target: DecoderLM) -> DecoderLM:
         if len(leaf.sharding.device_set) > 1:
             raise ValueError("target: lies on several devices; use load(..., quantize='int8')")
         if layers.is_quantizable(path):
-            base = path.removesuffix("kernel")
-            weight, scale = int8.quantize(np.asarray(leaf, np.float32).swapaxes(-1, -2))
-            leaves |= {base + "weight": jnp.asarray(weight), base + "scale": jnp.asarray(scale)}
+            leaves |= {name: jnp.asarray(part) for name, part in split(path, leaf).items()}
         else:
             leaves[path] = leaf
     return dataclasses.replace(target, weights=layers.pack(leaves))
+
+
+def split(path: str, kernel: Float[Array, "*E I O"]) -> dict[str, np.ndarray]:
+    """The weight and the scale that stand for a kernel, by their paths, on the host."""
+    base = path.removesuffix("kernel")
+    weight, scale = int8.quantize(np.asarray(kernel, np.float32).swapaxes(-1, -2))
+    return {base + "weight": weight, base + "scale": scale}
 
 
 def reads(path: str, kernel: Parameter, read: Reader) -> dict[str, tuple[Parameter, Reader]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config
-from specjax.models.published import read_config, table_of
+from specjax.models.published import attention_biases, read_config, table_of
 
 ARCHITECTURES = ("GemmaForCausalLM",)
 
@@ -37,12 +37,10 @@ def read_gemma(hf: Mapping[str, Any], **changes: Any) -> Config:
     """
     if hf.get("use_bidirectional_attention"):
         raise ValueError("use_bidirectional_attention is not supported: the model must be causal")
-    biased = bool(hf.get("attention_bias"))
     return read_config(
         hf,
         norm_offset=1.0,
         embedding_scale=hf["hidden_size"] ** 0.5,
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf),
         **changes,
     )

@@ -6,12 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config, LayerKind
-from specjax.models.published import activation, read_config
+from specjax.models.published import LINEAR, NORM, activation, named, read_config
 from specjax.models.table import Name, Table
 
 ARCHITECTURES = ("GPT2LMHeadModel",)
 
 _LAYER = "transformer.h.*."
+_NORMS = {
+    "norm": "transformer.ln_f",
+    "layers.*.attention_norm": _LAYER + "ln_1",
+    "layers.*.mlp_norm": _LAYER + "ln_2",
+}
+_LINEARS = {
+    "layers.*.output": _LAYER + "attn.c_proj",
+    "layers.*.up": _LAYER + "mlp.c_fc",
+    "layers.*.down": _LAYER + "mlp.c_proj",
+}
 _FIELDS = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -55,13 +65,10 @@ def weight_table(config: Config) -> Table:
         "head.kernel": "transformer.wte.weight" if config.tied else "lm_head.weight",
         "positions": "transformer.wpe.weight",
     }
-    for path, tensor in {"norm": "transformer.ln_f", **_in_layers(_NORMS)}.items():
-        names |= {f"{path}.scale": f"{tensor}.weight", f"{path}.bias": f"{tensor}.bias"}
-    for path, tensor in _in_layers(_LINEARS).items():
-        names |= {f"{path}.kernel": f"{tensor}.weight", f"{path}.bias": f"{tensor}.bias"}
-    fused = _LAYER + "attn.c_attn."
-    for part, suffix in (("kernel", "weight"), ("bias", "bias")):
-        names[f"layers.*.qkv.{part}"] = (fused + suffix, fused + suffix, fused + suffix)
+    names |= named(_NORMS, NORM) | named(_LINEARS, LINEAR)
+    for leaf, ending in LINEAR.items():
+        fused = _LAYER + "attn.c_attn" + ending
+        names[f"layers.*.qkv.{leaf}"] = (fused, fused, fused)
     ignored = (r"transformer\.h\.\d+\.attn\.(masked_)?bias",)
     return Table(
         config,
@@ -69,11 +76,3 @@ def weight_table(config: Config) -> Table:
         in_out=r".*\.(c_attn|c_proj|c_fc)\.weight",
         ignored=(*ignored, r"lm_head\.weight") if config.tied else ignored,
     )
-
-
-_NORMS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}
-_LINEARS = {"output": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
-
-
-def _in_layers(names: Mapping[str, str]) -> dict[str, str]:
-    return {f"layers.*.{path}": _LAYER + tensor for path, tensor in names.items()}

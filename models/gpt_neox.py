@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config
-from specjax.models.published import read_config
+from specjax.models.published import LINEAR, NORM, attention_biases, named, read_config
 from specjax.models.table import Name, Table
 
 ARCHITECTURES = ("GPTNeoXForCausalLM",)
 
 _LAYER = "gpt_neox.layers.*."
-_NORMS = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+_NORMS = {
+    "norm": "gpt_neox.final_layer_norm",
+    "layers.*.attention_norm": _LAYER + "input_layernorm",
+    "layers.*.mlp_norm": _LAYER + "post_attention_layernorm",
+}
 _LINEARS = {
     # Stored head by head, each with its query, its key and its value: as ``Layer.qkv`` has them.
-    "qkv": "attention.query_key_value",
-    "output": "attention.dense",
-    "up": "mlp.dense_h_to_4h",
-    "down": "mlp.dense_4h_to_h",
+    "layers.*.qkv": _LAYER + "attention.query_key_value",
+    "layers.*.output": _LAYER + "attention.dense",
+    "layers.*.up": _LAYER + "mlp.dense_h_to_4h",
+    "layers.*.down": _LAYER + "mlp.dense_4h_to_h",
 }
 
 
@@ -28,7 +32,6 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
     Raises:
         ValueError: a field is missing, or asks for something that the decoder does not do.
     """
-    biased = bool(hf.get("attention_bias", True))
     older = {
         "rope_theta": hf.get("rotary_emb_base"),
         "partial_rotary_factor": hf.get("rotary_pct", 0.25),
@@ -40,8 +43,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
         norm_eps=hf.get("layer_norm_eps", 1e-5),
         parallel=bool(hf.get("use_parallel_residual", True)),
         gated=False,
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf, default=True),
         mlp_bias=True,
     )
 
@@ -53,13 +55,7 @@ def weight_table(config: Config) -> Table:
         "embedding": embedding,
         "head.kernel": embedding if config.tied else "embed_out.weight",
     }
-    norms = {"norm": "gpt_neox.final_layer_norm"}
-    norms |= {f"layers.*.{path}": _LAYER + tensor for path, tensor in _NORMS.items()}
-    for path, tensor in norms.items():
-        names |= {f"{path}.scale": f"{tensor}.weight", f"{path}.bias": f"{tensor}.bias"}
-    for path, tensor in _LINEARS.items():
-        names[f"layers.*.{path}.kernel"] = f"{_LAYER}{tensor}.weight"
-        names[f"layers.*.{path}.bias"] = f"{_LAYER}{tensor}.bias"
+    names |= named(_NORMS, NORM) | named(_LINEARS, LINEAR)
     buffers = r".*\.attention\.(masked_)?bias", r".*rotary_emb\.inv_freq"
     return Table(
         config, names, ignored=(*buffers, r"embed_out\.weight") if config.tied else buffers

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config
-from specjax.models.published import read_config, table_of
+from specjax.models.published import attention_biases, read_config, table_of
 
 ARCHITECTURES = ("LlamaForCausalLM",)
 
@@ -19,10 +19,8 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
     Raises:
         ValueError: a field is missing, or asks for something that the decoder does not do.
     """
-    biased = bool(hf.get("attention_bias"))
     return read_config(
         {**hf, "sliding_window": None},
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf),
         mlp_bias=bool(hf.get("mlp_bias")),
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config
-from specjax.models.published import LAYER, read_config, table_of
+from specjax.models.published import LAYER, attention_biases, read_config, table_of
 from specjax.models.table import Table
 
 ARCHITECTURES = ("Olmo2ForCausalLM",)
@@ -18,14 +18,12 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
     Raises:
         ValueError: a field is missing, or asks for something that the decoder does not do.
     """
-    biased = bool(hf.get("attention_bias"))
     return read_config(
         {"rms_norm_eps": 1e-5, **hf, "sliding_window": None},
         norm_before=False,
         norm_after=True,
         head_norm="all",
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf),
     )
 
 

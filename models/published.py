@@ -29,6 +29,29 @@ _ACTIVATIONS = {
 LAYER = "model.layers.*."
 """How the tensors of a layer begin in most checkpoints."""
 
+LINEAR = {"kernel": ".weight", "bias": ".bias"}
+NORM = {"scale": ".weight", "bias": ".bias"}
+"""Leaves of a linear layer and of a norm, and how their tensors end."""
+
+
+def named(modules: Mapping[str, str], leaves: Mapping[str, str]) -> dict[str, Name]:
+    """The tensors of modules, by the paths of their leaves.
+
+    >>> named({"norm": "ln_f"}, NORM)
+    {'norm.scale': 'ln_f.weight', 'norm.bias': 'ln_f.bias'}
+    """
+    return {
+        f"{path}.{leaf}": module + ending
+        for path, module in modules.items()
+        for leaf, ending in leaves.items()
+    }
+
+
+def _qkv(ending: str) -> Name:
+    query, key, value = (f"{LAYER}self_attn.{x}_proj{ending}" for x in "qkv")
+    return query, key, value
+
+
 _NAMES: dict[str, Name] = {
     "norm.scale": "model.norm.weight",
     "embedding": "model.embed_tokens.weight",
@@ -37,12 +60,16 @@ _NAMES: dict[str, Name] = {
     "layers.*.mlp_norm.scale": LAYER + "post_attention_layernorm.weight",
     "layers.*.query_norm.scale": LAYER + "self_attn.q_norm.weight",
     "layers.*.key_norm.scale": LAYER + "self_attn.k_norm.weight",
-}
-_LINEARS = {
-    "output": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
+    **{f"layers.*.qkv.{leaf}": _qkv(ending) for leaf, ending in LINEAR.items()},
+    **named(
+        {
+            "layers.*.output": LAYER + "self_attn.o_proj",
+            "layers.*.gate": LAYER + "mlp.gate_proj",
+            "layers.*.up": LAYER + "mlp.up_proj",
+            "layers.*.down": LAYER + "mlp.down_proj",
+        },
+        LINEAR,
+    ),
 }
 
 
@@ -114,23 +141,17 @@ def layer_types(hf: Mapping[str, Any], local: Any) -> list[bool]:
     return [kind == "sliding_attention" for kind in given]
 
 
-def table_of(config: Config, names: Mapping[str, Name] | None = None, **options: Any) -> Table:
+def table_of(config: Config, names: Mapping[str, Name] | None = None) -> Table:
     """The table of most families, with the ``names`` of this one."""
-    every = _NAMES | {"layers.*.qkv." + x: _qkv(y) for x, y in _STORED.items()}
-    for path, tensor in _LINEARS.items():
-        for part, suffix in _STORED.items():
-            every[f"layers.*.{path}.{part}"] = LAYER + tensor + suffix
-    every |= names or {}
-    ignored = (r".*rotary_emb\.inv_freq", *options.pop("ignored", ()))
+    every = {**_NAMES, **(names or {})}
+    ignored: tuple[str, ...] = (r".*rotary_emb\.inv_freq",)
     if config.tied:
         every["head.kernel"], head = every["embedding"], every["head.kernel"]
         ignored = (*ignored, str(head).replace(".", r"\."))
-    return Table(config, every, ignored=ignored, **options)
+    return Table(config, every, ignored=ignored)
 
 
-_STORED = {"kernel": ".weight", "bias": ".bias"}
-
-
-def _qkv(suffix: str) -> Name:
-    query, key, value = (f"{LAYER}self_attn.{x}_proj{suffix}" for x in "qkv")
-    return query, key, value
+def attention_biases(hf: Mapping[str, Any], default: bool = False) -> dict[str, bool]:
+    """Fields of Config for families that say in one word whether attention has biases."""
+    biased = bool(hf.get("attention_bias", default))
+    return {"qkv_bias": biased, "output_bias": biased}

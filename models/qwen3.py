@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config
-from specjax.models.published import read_config, table_of
+from specjax.models.published import attention_biases, read_config, table_of
 from specjax.models.qwen2 import windowed_layers
 
 ARCHITECTURES = ("Qwen3ForCausalLM",)
@@ -21,11 +21,9 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
         ValueError: a field is missing, or asks for something that the decoder does not do.
     """
     hf = {"max_position_embeddings": 32_768, "head_dim": 128, **hf}
-    biased = bool(hf.get("attention_bias"))
     return read_config(
         hf,
         layers=windowed_layers(hf),
         head_norm="each",
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf),
     )

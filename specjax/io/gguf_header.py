@@ -20,7 +20,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Quantization
 
-from specjax.io.checkpoint import require_readable
+from specjax.io.files import require_readable
 
 QUANTIZATIONS = (
     *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),

@@ -12,14 +12,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from specjax import int8
-from specjax.io.safetensors import read_json
+from specjax.io.files import read_json
 from specjax.io.tokenizer import Tokenizer
-from specjax.models import Config, Weights, layers
+from specjax.models import Config, Weights, eight_bits, layers
 from specjax.models.layers import Parameter, pack, parameters
 from specjax.models.weights import Shardings, place
 
@@ -185,10 +183,12 @@ def _quantized(
     path: str, kernel: Parameter, leaf: Array, shardings: Shardings | None
 ) -> dict[str, Array]:
     """A kernel in eight bits, weight and scale, laid out as those are."""
-    values = int8.quantize(np.asarray(leaf, np.float32).swapaxes(-1, -2))
+    laid_out = layers.quantized(path, kernel)
     return {
-        name: place(part.__getitem__, part.shape, None if shardings is None else shardings(one))
-        for (name, one), part in zip(layers.quantized(path, kernel).items(), values, strict=True)
+        name: place(
+            part.__getitem__, part.shape, None if shardings is None else shardings(laid_out[name])
+        )
+        for name, part in eight_bits.split(path, leaf).items()
     }
 
 

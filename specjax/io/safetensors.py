@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from specjax.io.checkpoint import require_readable
+from specjax.io.files import read_json, require_readable
 from specjax.io.tokenizer import Tokenizer
 
 WEIGHTS = "model.safetensors"
@@ -106,22 +105,6 @@ def _ascending(
         ranges.append(slice(first, last + 1))
         steps.append(slice(None, None, wanted.step) if wanted.step else slice(None))
     return tuple(ranges), tuple(steps)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ValueError: the file is no JSON object.
-    """
-    require_readable(path)
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not valid JSON ({error}); fetch it again") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} holds a {type(content).__name__}, expected a JSON object")
-    return content
 
 
 def _locate(folder: Path) -> dict[str, Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from tqdm.auto import tqdm
 
+from specjax.io.files import write_json
 from specjax.io.orbax import save_leaves
 from specjax.io.safetensors import INDEX, WEIGHTS
 from specjax.io.tokenizer import Tokenizer
@@ -72,7 +72,7 @@ def save(
             dtype = model.weights.norm.scale.dtype
         else:
             dtype = _write_tensors(table, model.weights, unfinished, max_shard_bytes)
-        _write_json(unfinished / "config.json", _config(table, dtype))
+        write_json(unfinished / "config.json", _config(table, dtype))
         if tokenizer is not None:
             tokenizer.save(unfinished)
 
@@ -171,7 +171,7 @@ def _name_shards(folder: Path, shard_of: dict[str, Path], total: int) -> None:
     for path, name in final.items():
         path.rename(folder / name)
     weight_map = {name: final[path] for name, path in shard_of.items()}
-    _write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _config(table: Table, dtype: jnp.dtype) -> dict[str, Any]:
@@ -179,10 +179,6 @@ def _config(table: Table, dtype: jnp.dtype) -> dict[str, Any]:
     published = dict(table.config.published or {})
     published.pop("torch_dtype", None)  # the older name of the same field
     return published | {"dtype": jnp.dtype(dtype).name}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 @contextlib.contextmanager

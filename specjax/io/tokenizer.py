@@ -12,6 +12,7 @@ from typing import Any
 
 import tokenizers
 
+from specjax.io.files import write_json
 from specjax.io.token_bytes import token_bytes
 
 END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end_of_turn|>", "<end_of_turn>", "<|end|>")
@@ -88,8 +89,8 @@ class Tokenizer:
         settings = {"tokenizer_class": "PreTrainedTokenizerFast", **self.special_tokens}
         if self.chat_template is not None:
             settings["chat_template"] = self.chat_template
-        _write_json(folder / "tokenizer_config.json", settings)
-        _write_json(folder / "generation_config.json", {"eos_token_id": [*self.stop_ids]})
+        write_json(folder / "tokenizer_config.json", settings)
+        write_json(folder / "generation_config.json", {"eos_token_id": [*self.stop_ids]})
 
     @property
     def stop_ids(self) -> tuple[int, ...]:
@@ -197,10 +198,6 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(content)
     except Exception as error:  # the library raises nothing narrower
         raise ValueError(f"{path} is corrupt or too new ({error}); fetch it again") from error
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _read_optional(path: Path) -> dict[str, Any]:
