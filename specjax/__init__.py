@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specjax import adapters, check, drafters, grammar, loop, testing, verify
+    from specjax import adapters, check, drafters, grammar, loop, stopping, testing, verify
+    from specjax.adaptive import Adaptive
     from specjax.api import Decoder
     from specjax.io import load, save
     from specjax.metrics import Metrics
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from specjax.result import Piece, Result
 
 __all__ = [
+    "Adaptive",
     "Decoder",
     "Metrics",
     "Piece",
@@ -24,12 +26,14 @@ __all__ = [
     "loop",
     "quantize",
     "save",
+    "stopping",
     "testing",
     "verify",
 ]
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Adaptive": "specjax.adaptive",
     "Decoder": "specjax.api",
     "Metrics": "specjax.metrics",
     "Piece": "specjax.result",

@@ -13,19 +13,22 @@ import numpy as np
 from specjax import compiled
 from specjax.call import Call, prepare
 from specjax.collect import collect
-from specjax.drafters import Plain
+from specjax.configure import (
+    check_program,
+    choose_drafter,
+    choose_verifier,
+    choose_widths,
+    num_tokens_of,
+)
 from specjax.loop import Program
 from specjax.prompts import Prompt, encode, encode_one, is_int
-from specjax.protocols import Processor, Verifier
+from specjax.protocols import Policy, Processor, StoppingRule, Verifier
 from specjax.request import bucket, build, limit_of
 from specjax.result import Result
 from specjax.sampling import FILTERS
 from specjax.settings import Settings
 from specjax.stream import Stream
 from specjax.types import OUT_OF_BUDGET, RUNNING
-from specjax.verify import Block, Coupled, Token
-
-VERIFIERS = {"token": Token, "block": Block, "coupled": Coupled}
 
 
 class Decoder:
@@ -40,6 +43,11 @@ class Decoder:
         processors: your own, applied on both sides after penalties and before temperature.
         draft_processors: the whole chain of the draft side, None for the target's. Any keeps the
             law; one unlike the target's lowers acceptance.
+        policy: bounds each row's drafts by what it has seen, such as ``specjax.Adaptive``.
+        stopping: ends drafts as they are drawn, such as ``specjax.stopping.Confidence(0.4)``.
+        widths: numbers of draft nodes that the target's pass is compiled for; a round takes the
+            first that holds its drafts, 0 being a plain pass. Each makes compiling longer. Default:
+            all nodes always; with a policy or a stopping rule 0, 2, 4, 8 ...
         capacity: the longest prompt and output together; default what the target allows.
         prefill_chunk: positions a prefill pass; default 32 on CPU and 256 elsewhere.
 
@@ -65,19 +73,17 @@ class Decoder:
         tokenizer: Any = None,
         processors: tuple[Processor, ...] = (),
         draft_processors: tuple[Processor, ...] | None = None,
+        policy: Policy | None = None,
+        stopping: StoppingRule | None = None,
+        widths: Sequence[int] | None = None,
         capacity: int | None = None,
         prefill_chunk: int | None = None,
     ) -> None:
-        drafter = Plain() if drafter is None else drafter
         if isinstance(target, type) or not hasattr(target, "extend"):
             raise ValueError(
                 f"target: must be a Target, got {target!r:.60}; specjax.load(name) makes one"
             )
-        if isinstance(drafter, type) or not hasattr(drafter, "propose"):
-            raise ValueError(
-                f"drafter: must be a Drafter such as specjax.drafters.NGram(4) or "
-                f"specjax.drafters.DraftModel(model), or None; got {drafter!r:.60}"
-            )
+        drafter = choose_drafter(drafter)
         self.tokenizer = getattr(target, "tokenizer", None) if tokenizer is None else tokenizer
         self.processors = tuple(processors)
         self.program = Program(
@@ -86,13 +92,16 @@ class Decoder:
             choose_verifier(verifier, drafter),
             (*self.processors, *FILTERS),
             draft_processors,
-            num_tokens=_num_tokens(self.tokenizer, target.vocab_size),
+            stopping=stopping,
+            policy=policy,
+            num_tokens=num_tokens_of(self.tokenizer, target.vocab_size),
+            widths=choose_widths(widths, drafter, policy, stopping),
         )
         self.max_length = _checked_capacity(capacity, target.max_length)
         if prefill_chunk is None:
             prefill_chunk = 32 if jax.default_backend() == "cpu" else 256
         self.prefill_chunk = _positive("prefill_chunk", prefill_chunk)
-        _check_pair(self.program)
+        check_program(self.program)
 
     def generate(
         self,
@@ -214,7 +223,7 @@ class Decoder:
     @property
     def rows_independent(self) -> bool:
         """Whether a row decodes the same alone and in any batch."""
-        return self.program.drafter.rows_independent
+        return self.program.rows_independent
 
     def encode(self, prompts: Prompt | Sequence[Prompt]) -> list[list[int]]:
         """Turn prompts into rows of token ids, as ``generate`` does."""
@@ -236,45 +245,6 @@ class Decoder:
     def collect(self, call: Call, output: compiled.Output, **times: Any) -> Result:
         """Bring a call to the host; ``times`` go to its metrics."""
         return collect(call, jax.device_get(output), self.tokenizer, **times)
-
-
-def choose_verifier(verifier: str | Verifier | None, drafter: Any) -> Verifier:
-    """Look a verifier up by name, or take the one that loses least for this kind of draft.
-
-    >>> from specjax.drafters import NGram
-    >>> choose_verifier(None, NGram(4))
-    Coupled(coupled=True, exact=True, branching=True)
-    """
-    if verifier is None:
-        if not drafter.samples:
-            return Coupled()
-        return Block() if drafter.num_nodes == drafter.depth else Token()
-    if isinstance(verifier, str):
-        if verifier not in VERIFIERS:
-            raise ValueError(f"verifier: unknown {verifier!r}; known are {', '.join(VERIFIERS)}")
-        return VERIFIERS[verifier]()
-    if isinstance(verifier, type) or not hasattr(verifier, "accept"):
-        raise ValueError(f"verifier: must be a name or a Verifier, got {verifier!r}")
-    return verifier
-
-
-def _check_pair(program: Program) -> None:
-    """Refuse what would be biased or could not run, before anything is compiled."""
-    target, drafter = program.target, program.drafter
-    drafter.validate(target)
-    if not program.is_chain and not program.verifier.branching:
-        name = type(program.verifier).__name__.lower()
-        raise ValueError(f"verifier: {name!r} judges chains only; use 'token' or 'coupled'")
-    missing = [layer for layer in drafter.wants if not 0 <= layer < target.num_layers]
-    if missing:
-        raise ValueError(f"drafter: wants layers {missing}; the target has {target.num_layers}")
-
-
-def _num_tokens(tokenizer: Any, vocab_size: int) -> int | None:
-    """Ids that have a token, where the model pads its vocabulary beyond them."""
-    vocabulary = getattr(tokenizer, "vocabulary", None)
-    num = max(vocabulary.values()) + 1 if vocabulary else vocab_size
-    return num if num < vocab_size else None
 
 
 def _positive(name: str, value: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from specjax.drafters import Forced, Plain
+from specjax.drafters import Forced, Plain, first_of
 from specjax.grammar import Grammar, join
 from specjax.io.stop_strings import MOST, find_strings
 from specjax.processors import chain
@@ -64,7 +64,8 @@ def prepare(
         own = (constraint, *own)
         if draft_chain is not None:
             draft_chain = (constraint, *draft_chain)
-        drafter = drafter if isinstance(drafter, Plain) else Forced(drafter)
+        if not isinstance(drafter, Plain):
+            drafter = first_of(Forced(drafter.depth), drafter)
     program = dataclasses.replace(
         program,
         drafter=drafter,

@@ -40,7 +40,7 @@ def collect(
         metrics=metrics_of(**times),
         row_metrics=[metrics_of(row) for row in range(num)],
         exact=program.verifier.exact,
-        rows_independent=program.drafter.rows_independent,
+        rows_independent=program.rows_independent,
         suspended=suspended,
         **logprobs(output, every),
     )

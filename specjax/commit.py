@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Int
 
 from specjax import sampling, tree
 from specjax.cache import freeze, write_slots
+from specjax.drafting import deepest, kinds
 from specjax.program import Program
 from specjax.protocols import Feedback
 from specjax.stops import state_after
@@ -94,9 +95,14 @@ def commit(program: Program, state: State, kept: Kept, features: tuple, logits, 
         context=Context(
             write_slots(context.tokens, emitted, context.length, count), context.length + count
         ),
-        cache=state.cache if program.is_chain else state.cache.compact(first, path),
+        cache=state.cache if is_chain(program, draft) else state.cache.compact(first, path),
         drafter=freeze(state.finish == RUNNING, drafter_state, state.drafter),
     )
+
+
+def is_chain(program: Program, draft: Draft) -> bool:
+    """Whether what is fed is a chain: it needs no mask, and its accepted path lies as it was fed."""
+    return program.is_chain or draft.tokens.shape[1] <= 1
 
 
 def _remember(program: Program, state: State, kept: Kept, nodes, logits, processed) -> State:
@@ -110,6 +116,11 @@ def _remember(program: Program, state: State, kept: Kept, nodes, logits, process
         changes["matching"] = state_after(program.stops, state.matching, emitted, count)
     if state.record is not None:
         changes["record"] = state.record.write(logits, processed, nodes, emitted, length, count)
+    if program.policy is not None:
+        told = program.policy.update(
+            state.policy, kinds(kept.draft), deepest(kept.draft), kept.verdict.num_accepted
+        )
+        changes["policy"] = freeze(state.finish == RUNNING, told, state.policy)
     return dataclasses.replace(
         state,
         processors=advance(program.processors, state.processors),
@@ -128,8 +139,7 @@ def tally(stats: Stats, draft: Draft, num, count, room, experts=None) -> Stats:
     """
     active = count > 0
     kept = jnp.maximum(count - 1, 0)
-    deepest = jnp.where(draft.valid, tree.depths(draft.parent)[:, 1:], 0).max(1, initial=0)
-    judged = jnp.clip(deepest, 0, jnp.maximum(room - 1, 0))
+    judged = jnp.clip(deepest(draft), 0, jnp.maximum(room - 1, 0))
     judged = jnp.where(count < jnp.minimum(num, room), kept, judged)
     rows = jnp.arange(count.shape[0])
     if stats.experts is not None and experts is not None:

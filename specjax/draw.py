@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from specjax import rng, sampling
-from specjax.protocols import Processor
+from specjax.protocols import Processor, StoppingRule
 from specjax.types import Drawn, Node, Sampling
 
 
@@ -37,7 +37,9 @@ class RowDraw:
     """Draws children for every row under that row's processors (see ``protocols.Draw``).
 
     ``noise`` holds the Gumbel vectors of the next K + 1 positions for coupled runs; otherwise it
-    is None and every draw takes fresh noise from a key derived along the path.
+    is None and every draw takes fresh noise from a key derived along the path. ``records_law`` says
+    whether the verifier will ask what each node was drawn from. ``caps`` bounds drafts of each
+    kind, where a policy tells kinds apart.
     """
 
     active: Bool[Array, " B"]
@@ -50,15 +52,22 @@ class RowDraw:
     vocab_size: int = struct.field(pytree_node=False)
     tree_depth: int = struct.field(pytree_node=False)
     num_tokens: int | None = struct.field(pytree_node=False, default=None)
-
-    @property
-    def records_law(self) -> bool:
-        """Whether the verifier will ask what each node was drawn from."""
-        return self.noise is None
+    records_law: bool = struct.field(pytree_node=False, default=True)
+    stopping: StoppingRule | None = None
+    caps: Int[Array, "B C"] | None = None
 
     def narrow(self, allowed: Bool[Array, " B"]) -> RowDraw:
-        """Let only some rows draft."""
-        return dataclasses.replace(self, cap=jnp.where(allowed, self.cap, 0))
+        """Let only some rows draft: all others are none of this drafter's business."""
+        return dataclasses.replace(
+            self, active=self.active & allowed, cap=jnp.where(allowed, self.cap, 0)
+        )
+
+    def for_kinds(self, first: int, num: int) -> RowDraw:
+        """Draw for a drafter whose drafts are of ``num`` kinds from ``first`` on."""
+        if self.caps is None:
+            return self
+        caps = self.caps[:, first : first + num]
+        return dataclasses.replace(self, cap=jnp.minimum(self.cap, caps.max(1)), caps=caps)
 
     def find(self, kind: type) -> tuple[Any, Any] | None:
         """The processor of this kind and its state in every row, None where there is none."""
@@ -76,7 +85,10 @@ class RowDraw:
         )
 
     def __call__(self, logits: Float[Array, "B F W"], node: Node, num: int = 1) -> Drawn:
-        """Draw ``num`` children of each node, without replacement, from the processed logits."""
+        """Draw ``num`` children of each node, without replacement, from the processed logits.
+
+        Where the stopping rule ends the draft, none of them is alive.
+        """
         logits = fit_vocabulary(logits, self.vocab_size, self.num_tokens)
         processed = sampling.process(
             self.processors, self.states, self.sampling, logits, node.path, node.depth
@@ -87,7 +99,11 @@ class RowDraw:
         tokens = tokens.astype(jnp.int32)
         law = sibling_laws(processed, tokens, greedy) if self.records_law else None
         score = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens, axis=-1)
-        return Drawn(tokens, law, score, self._children(node, tokens, jnp.isfinite(value)))
+        alive = jnp.isfinite(value)
+        if self.stopping is not None:
+            stops = self.stopping.stops(sampling.softmax(processed), node.depth)
+            alive = alive & ~stops[..., None]
+        return Drawn(tokens, law, score, self._children(node, tokens, alive))
 
     def _noise_at(self, node: Node) -> Float[Array, "B F V"]:
         if self.noise is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,9 +15,10 @@ from flax import struct
 from jaxtyping import Array, Float, Int, Key
 
 from specjax import rng, sampling, tree
-from specjax.cache import freeze
-from specjax.commit import Kept, clip, commit, tally
-from specjax.draw import RowDraw, fit_vocabulary
+from specjax.commit import Kept, clip, commit, is_chain, tally
+from specjax.drafting import num_fed, position_noise, propose
+from specjax.draw import fit_vocabulary
+from specjax.once import once
 from specjax.program import Program
 from specjax.record import Record
 from specjax.types import OUT_OF_BUDGET, RUNNING, Context, Draft, Sampling, State, Stats, Verdict
@@ -85,6 +85,9 @@ def start(
         begin=length + 0,
         matching=None if program.stops is None else jnp.zeros(batch, jnp.int32),
         record=None if num_top is None else Record.empty(batch, capacity, num_top),
+        policy=()
+        if program.policy is None
+        else program.policy.init(batch, drafter.depth, getattr(drafter, "num_kinds", 1)),
     )
 
 
@@ -115,10 +118,15 @@ def prefill(program: Program, state: State, *, chunk: int) -> State:
 
 def round(program: Program, state: State) -> tuple[State, Round]:
     """Draft, verify in one pass of the target, keep a prefix and one more token, commit."""
-    noise = position_noise(program, state)
     with jax.named_scope("draft"):
-        draft, drafter_state, cache = propose(program, state, noise)
-        state = dataclasses.replace(state, drafter=drafter_state, cache=cache)
+        proposal, state = propose(program, state)
+    return verify(program, state, proposal.draft, proposal.noise)
+
+
+def verify(
+    program: Program, state: State, draft: Draft, noise: Float[Array, "B E V"] | None
+) -> tuple[State, Round]:
+    """The second half of a round; ``noise`` is what the draft was drawn with, if it was."""
     with jax.named_scope("verify"):
         logits, features, cache = _target_pass(program, state, draft)
         state = dataclasses.replace(state, cache=cache)
@@ -136,6 +144,26 @@ def round(program: Program, state: State) -> tuple[State, Round]:
     return state, Round(draft, p, coins, verdict, emitted, count)
 
 
+def fitted_round(program: Program, state: State) -> State:
+    """A round whose pass is no wider than its drafts need, of the widths it is compiled for.
+
+    The widths stand one after the other, and at most one of them runs.
+    """
+    if len(program.passes) == 1:
+        return round(program, state)[0]
+    with jax.named_scope("draft"):
+        proposal, state = propose(program, state)
+    fed, narrower = num_fed(proposal.draft), -1
+    for num in program.passes:
+
+        def turn(state: State, num: int = num) -> State:
+            return verify(program, state, proposal.first(num), proposal.noise)[0]
+
+        state = once((fed > narrower) & (fed <= num), turn, state)
+        narrower = num
+    return state
+
+
 def advance(program: Program, state: State, rounds: Int[Array, ""] | int) -> State:
     """Run up to ``rounds`` rounds, fewer when every row has finished first."""
 
@@ -145,7 +173,7 @@ def advance(program: Program, state: State, rounds: Int[Array, ""] | int) -> Sta
 
     def step(carry):
         state, left = carry
-        return round(program, state)[0], left - 1
+        return fitted_round(program, state), left - 1
 
     return jax.lax.while_loop(more, step, (state, jnp.asarray(rounds, jnp.int32)))[0]
 
@@ -160,49 +188,12 @@ def complete(program: Program, state: State) -> State:
     return advance(program, state, (state.limit - state.context.length).max())
 
 
-def position_noise(program: Program, state: State) -> Float[Array, "B E V"] | None:
-    """Gumbel vectors of the positions a coupled round can fill, once for draft and target."""
-    if not program.verifier.coupled:
-        return None
-    batch, num, size = state.key.shape[0], program.drafter.tree_depth + 1, program.target.vocab_size
-    return jax.lax.cond(
-        (state.sampling.temperature > 0).any(),
-        lambda: rng.position_noise(state.key, state.context.length, num, size),
-        lambda: jnp.zeros((batch, num, size), jnp.float32),
-    )
-
-
-def propose(program: Program, state: State, noise) -> tuple[Draft, Any, Any]:
-    """Let the drafter draw; what is beyond a row's cap, or in a finished row, is not valid."""
-    drafter, own = program.drafter, program.draft_processors
-    active = state.finish == RUNNING
-    draw = RowDraw(
-        active=active,
-        cap=jnp.where(active, jnp.minimum(state.cap, drafter.depth), 0),
-        key=rng.stream(state.key, rng.DRAFT, state.context.length),
-        sampling=state.sampling,
-        states=state.processors if own is None else state.draft_processors,
-        noise=noise,
-        processors=program.processors if own is None else own,
-        vocab_size=program.target.vocab_size,
-        num_tokens=program.num_tokens,
-        tree_depth=drafter.tree_depth,
-    )
-    draft, drafter_state, cache = drafter.propose(
-        program.target, state.cache, state.drafter, state.context, draw, width=drafter.depth
-    )
-    within = tree.depths(draft.parent)[:, 1:] <= draw.cap[:, None]
-    valid = tree.reachable(draft.parent, draft.valid & within)
-    drafter_state = freeze(active, drafter_state, state.drafter)
-    return dataclasses.replace(draft, valid=valid), drafter_state, cache
-
-
 def _target_pass(program: Program, state: State, draft: Draft):
     """Feed the newest token and every draft node; only rows still running write."""
     first = state.context.length - 1
     inputs = jnp.concatenate([state.context.newest(), draft.tokens], axis=1)
     shape = {}
-    if not program.is_chain:
+    if not is_chain(program, draft):
         shape["positions"] = first[:, None] + tree.depths(draft.parent)
         shape["mask"] = tree.ancestors(draft.parent)
     hidden, cache, features = program.target.extend(
@@ -221,17 +212,18 @@ def _target_pass(program: Program, state: State, draft: Draft):
 
 def judge(program: Program, state: State, draft: Draft, logits, noise):
     """Processed logits and laws after every node, and the coins the verifier asks for."""
-    depth = tree.depths(draft.parent)
-    paths = tree.paths(draft.parent, program.drafter.tree_depth)
-    path = tree.path_tokens(draft.tokens, paths)
+    depth, most = tree.depths(draft.parent), min(program.drafter.depth, draft.tokens.shape[1])
+    path = tree.path_tokens(draft.tokens, tree.paths(draft.parent, most))
     processed = sampling.process(
         program.processors, state.processors, state.sampling, logits, path, depth
     )
     greedy = jnp.broadcast_to(state.sampling.temperature[:, None] == 0, depth.shape)
     p = sampling.law(processed, greedy)
-    if noise is None:
+    if not program.verifier.coupled:
         key = rng.stream(state.key, rng.ACCEPT, state.context.length)
         return processed, p, rng.uniforms(key, draft.tokens.shape[1], p.dtype)
+    if noise is None:
+        noise = position_noise(program, state, most + 1)
     at_depth = jax.vmap(lambda row, d: row[d])(noise, depth)
     ranked = sampling.perturb(processed, at_depth, greedy)
     draws = jnp.where(ranked.max(-1) > -jnp.inf, ranked.argmax(-1).astype(jnp.int32), -1)

@@ -110,8 +110,9 @@ class Draw(Protocol):
 
     It replays the row's processors along each node's path and uses the noise that the verifier
     asks for, so no drafter can warp differently or record another law. ``cap`` and ``active``
-    are the only limits of a row; a composite may narrow them. ``find`` gives the processor of a
-    kind, with its state in every row.
+    are the only limits of a row; a composite may narrow them, to some rows and to the kinds of
+    draft that are one drafter's. ``find`` gives the processor of a type, with its state in every
+    row.
     """
 
     @property
@@ -123,6 +124,7 @@ class Draw(Protocol):
     def root(self) -> Node: ...
     def __call__(self, logits: Float[Array, "B F W"], node: Node, num: int = 1) -> Drawn: ...
     def narrow(self, allowed: Bool[Array, " B"]) -> Draw: ...
+    def for_kinds(self, first: int, num: int) -> Draw: ...
     def find(self, kind: type) -> tuple[Any, Any] | None: ...
 
 
@@ -132,7 +134,11 @@ class Drafter(Protocol):
     ``depth`` is K; ``num_nodes`` is N, equal to K for a chain; ``tree_depth`` is the deepest
     node fed, >= K. ``wants`` names the target layers whose features ``observe`` needs.
     ``samples`` says that nodes are drawn from a law, False that they are point masses;
-    ``rows_independent`` that a row's drafts depend on that row alone.
+    ``rows_independent`` that a row's drafts depend on that row alone. ``num_kinds`` is how many
+    classes ``Draft.kind`` tells apart, 1 where there is no such attribute.
+
+    The target is fed the first nodes of a draft, as many as the last valid one of any row needs:
+    valid nodes come first.
     """
 
     @property
@@ -181,9 +187,60 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Feedback(Protocol):
-    """A drafter that also wants the target's argmax at every fed node, accepted or not."""
+    """A drafter that also wants the target's argmax at every node, accepted or not.
+
+    All its nodes are fed in every round.
+    """
 
     def feedback(self, state: Any, draft: Draft, top: Int[Array, "B M"]) -> Any: ...
+
+
+class StoppingRule(Protocol):
+    """Ends a draft early. A pytree: thresholds are leaves.
+
+    It is asked before a token is drawn and never sees it, or anything after: that is what keeps
+    every ratio rule exact. To drop a token because it is unlikely would not.
+    """
+
+    def stops(self, q: Float[Array, "B F V"], depth: Int[Array, "B F"]) -> Bool[Array, "B F"]:
+        """Whether nothing is to be drawn after a node; ``q`` is the law it would be drawn from.
+
+        At temperature 0, where that law is a point mass, ``q`` is the law at temperature 1.
+        """
+        ...
+
+
+class Policy(Protocol):
+    """Chooses each row's longest draft before a round, from what is past. A pytree.
+
+    A round's kind C is the drafter's ``Draft.kind``. ``rows_independent`` says that a row's choice
+    depends on that row alone.
+    """
+
+    @property
+    def rows_independent(self) -> bool: ...
+
+    def validate(self, depth: int) -> None:
+        """Raise ValueError where drafts of this depth cannot be planned for."""
+        ...
+
+    def init(self, batch: int, depth: int, num_kinds: int) -> Any:
+        """Allocate the state, [B, ...]."""
+        ...
+
+    def caps(self, state: Any, active: Bool[Array, " B"]) -> Int[Array, "B C"]:
+        """The longest draft for each row and kind; 0 decodes plainly."""
+        ...
+
+    def update(
+        self,
+        state: Any,
+        kind: Int[Array, " B"],
+        drafted: Int[Array, " B"],
+        num_accepted: Int[Array, " B"],
+    ) -> Any:
+        """Learn from a round whose deepest valid node was ``drafted`` deep."""
+        ...
 
 
 class Verifier(Protocol):

@@ -46,6 +46,8 @@ class Draft:
     without replacement, the reduced law); ``None`` says that every node is a point mass.
     A node that is not ``valid`` is fed to the target but never accepted.
     ``hidden`` hands states of the first layers on; ``remaining`` are the layers still to run.
+    ``kind`` is one of the drafter's own classes of drafts, 0..num_kinds - 1 (a longer match, say),
+    and depends on committed tokens alone; None is class 0.
     """
 
     tokens: Int[Array, "B N"]
@@ -54,6 +56,7 @@ class Draft:
     probs: Float[Array, "B N V"] | None = None
     hidden: Float[Array, "B M D"] | None = None
     remaining: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
+    kind: Int[Array, " B"] | None = None
 
 
 @struct.dataclass
@@ -155,7 +158,8 @@ class State:
     ``limit`` is the total length at which a row ends, ``cap`` its longest draft;
     ``drafted`` marks the tokens that came from an accepted draft. ``begin`` is the length of the
     prompt. ``draft_processors`` are there where the drafter has a chain of its own, ``matching``
-    where strings may end a row, ``record`` where log-probabilities are wanted.
+    where strings may end a row, ``record`` where log-probabilities are wanted, ``policy`` where
+    draft lengths adapt.
     """
 
     context: Context
@@ -173,3 +177,4 @@ class State:
     draft_processors: Any = ()
     matching: Int[Array, " B"] | None = None
     record: Any = None
+    policy: Any = ()

@@ -20,7 +20,7 @@ NUMBERS = BeartypeConf(is_pep484_tower=True)
 
 USER_FACING = (
     *("specjax.adapters.build", "specjax.adapters.linen", "specjax.adapters.nnx"),
-    *("specjax.api", "specjax.call", "specjax.check.pair", "specjax.prompts"),
+    *("specjax.api", "specjax.call", "specjax.check.pair", "specjax.configure", "specjax.prompts"),
     *("specjax.io.load", "specjax.request", "specjax.rng", "specjax.settings"),
 )
 """These check what a user gives them, and say more than a type checker would."""

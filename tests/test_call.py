@@ -9,7 +9,7 @@ from byte_tokenizer import byte_tokenizer
 
 from specjax import Decoder, compiled, sampling
 from specjax.constraint import Constraint
-from specjax.drafters import DraftModel, Forced, NGram, Plain
+from specjax.drafters import DraftModel, FirstOf, NGram, Plain
 from specjax.grammar import json_schema, regex
 from specjax.testing import TableLM
 
@@ -80,9 +80,9 @@ def test_the_grammar_drafts_for_a_drafter_but_not_for_plain_decoding():
     drafters = [NGram(2), Plain(), Plain(3), DraftModel(TARGET, 2)]
     decoders = [Decoder(TARGET, drafter, tokenizer=TOKENIZER) for drafter in drafters]
     programs = [decoder.prepare([[1]], grammar=WORDS).program for decoder in decoders]
-    wrapped = [isinstance(program.drafter, Forced) for program in programs]
+    wrapped = [isinstance(program.drafter, FirstOf) for program in programs]
     assert wrapped == [True, False, False, True]
-    assert not isinstance(decoders[0].prepare([[1]]).program.drafter, Forced)
+    assert not isinstance(decoders[0].prepare([[1]]).program.drafter, FirstOf)
 
 
 def test_a_chain_of_the_draft_side_follows_the_grammar_too():

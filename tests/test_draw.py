@@ -41,6 +41,7 @@ def make_draw(cap=DEPTH, noise=None, processors=sampling.FILTERS, active=True, *
         sampling=sampled,
         states=sampling.start_processors(processors, tokens, length, sampled),
         noise=noise,
+        records_law=noise is None,
         processors=processors,
         vocab_size=V,
         tree_depth=DEPTH,

@@ -11,10 +11,9 @@ from hand_drafters import Branching
 from toy_tokenizer import ToyTokenizer
 
 from specjax import loop, rng, sampling
-from specjax.drafters import DraftModel, Forced, NGram, Plain, forced
+from specjax.drafters import DraftModel, Forced, NGram, Plain, first_of
 from specjax.grammar import join, regex
 from specjax.testing import TableLM
-from specjax.testing.drafter_checks import DRAFTER_CHECKS
 from specjax.testing.exact import sequence_law
 from specjax.testing.statistics import chi_square_p, decode, sampling_values, sequence_counts
 from specjax.types import DEAD_END, OUT_OF_BUDGET, STOPPED
@@ -35,9 +34,9 @@ PROCESSORS = (CONSTRAINT, *sampling.FILTERS)
 OF_ROW = [CHOICES, None, RUNS, SPELLINGS, SHORT, CHOICES]
 
 DRAFTERS = {
-    "ngram": Forced(NGram(3)),
-    "model": Forced(DraftModel(DRAFT, 3)),
-    "tree": Forced(Branching(DRAFT.table)),
+    "ngram": first_of(Forced(3), NGram(3)),
+    "model": first_of(Forced(3), DraftModel(DRAFT, 3)),
+    "tree": first_of(Forced(2), Branching(DRAFT.table)),
 }
 PAIRS = [
     ("ngram", Token()),
@@ -158,7 +157,7 @@ def sure_run(states, drafts, depth):
 def test_more_tokens_a_pass_than_without():
     rounds = {
         drafts: np.asarray(run(drafter, Token(), 1.0, stop=-1).stats.rounds)
-        for drafts, drafter in {"forced": Forced(NGram(3)), "alone": NGram(3)}.items()
+        for drafts, drafter in {"forced": DRAFTERS["ngram"], "alone": NGram(3)}.items()
     }
     row = OF_ROW.index(RUNS)
     assert rounds["forced"][row] < rounds["alone"][row]
@@ -187,37 +186,10 @@ def test_the_law_under_a_grammar_is_kept(drafter, verifier):
 
 @pytest.mark.slow
 def test_finds_a_run_recorded_with_the_law_of_the_other_drafter(monkeypatch):
-    instead = forced._instead
     jax.clear_caches()
     monkeypatch.setattr(
-        forced, "_instead", lambda draft, *of: instead(draft, *of).replace(probs=draft.probs)
+        "specjax.drafters.first_of._with_law",
+        lambda draft, like: draft.replace(probs=like.probs if draft.probs is None else draft.probs),
     )
     assert p_value("model", Block()) < 1e-6
     jax.clear_caches()
-
-
-def test_a_feedback_tells_nothing_about_the_drafts_of_the_grammar():
-    drafter = Forced(Branching(DRAFT.table))
-    state = drafter.init(TARGET, 2, 8)
-    state = dataclasses.replace(state, forced=jnp.asarray([True, False]))
-    fed = jnp.ones((2, 4), jnp.int32)
-    draft = loop.Draft(fed, fed, fed.astype(bool))
-    told = drafter.feedback(state, draft, jnp.full((2, 5), 3, jnp.int32)).inner
-    assert told.top.tolist() == [[0] * 5, [3] * 5]
-
-
-def test_a_drafter_of_nothing_is_not_worth_wrapping():
-    with pytest.raises(ValueError, match="drafter: Forced fills the drafts of another"):
-        Forced(Plain()).validate(TARGET)
-
-
-QUICK = {"counters_equal_tokens", "state_is_made_of_rows"}
-CHECKS = [
-    pytest.param(c, marks=() if c.__name__ in QUICK else pytest.mark.slow, id=c.__name__)
-    for c in DRAFTER_CHECKS
-]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_without_a_grammar_it_is_the_other_drafter(check):
-    check(Forced(NGram(3)), TableLM.random(jax.random.key(0), 4))

@@ -159,9 +159,9 @@ def test_finds_block_verification_keyed_by_absolute_position(patched):
     length = []
     propose, stream, uniforms = loop.propose, rng.stream, rng.uniforms
 
-    def propose_after_noting_length(program, state, noise):
+    def propose_after_noting_length(program, state):
         length[:] = [state.context.length[:, None]]
-        return propose(program, state, noise)
+        return propose(program, state)
 
     def uncounted_stream(key, name, counter):
         return stream(key, name, counter) if name == rng.LAST else rng.fold(key, name)

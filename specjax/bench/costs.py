@@ -109,21 +109,19 @@ def propose_and_append(program: Program, state: State) -> Context:
     features = _features(program, state)
 
     def step(_, state):
-        noise = loop.position_noise(program, state)
-        draft, drafter_state, cache = loop.propose(program, state, noise)
+        proposal, state = loop.propose(program, state)
         before = state.context
         begin, width = before.length - 1, program.drafter.depth + 1
         drafter_state = program.drafter.observe(
             program.target,
-            drafter_state,
+            state.drafter,
             before.window(begin, width),
             begin,
             jnp.ones_like(begin),
             features,
         )
-        return state.replace(
-            context=_append(before, draft.tokens[:, 0]), drafter=drafter_state, cache=cache
-        )
+        context = _append(before, proposal.draft.tokens[:, 0])
+        return state.replace(context=context, drafter=drafter_state)
 
     return jax.lax.fori_loop(0, NUM, step, state).context
 

@@ -51,8 +51,7 @@ def sample(
     def step(i, total):
         context = dataclasses.replace(state.context, length=state.context.length + i)
         at = dataclasses.replace(state, context=context)
-        noise = loop.position_noise(program, at)
-        _, p, coins = loop.judge(program, at, draft, logits + total[:, None, None], noise)
+        _, p, coins = loop.judge(program, at, draft, logits + total[:, None, None], None)
         verdict = program.verifier.accept(draft, p, coins)
         emitted, count = loop.emit(program, at, draft, verdict)
         # What the next one reads depends on this one, or all would be one.
@@ -69,7 +68,7 @@ def sampling_share(target: Any, verifier: str, settings: Settings, repeats: int 
     call = decoder.prepare([[1, 2, 3, 1, 2]], **asked)
     program = call.program
     state = compiled.begin(program, call.request, chunk=decoder.prefill_chunk)
-    draft, _, _ = loop.propose(program, state, None)
+    draft = loop.propose(program, state)[0].draft
     width = program.drafter.depth + 1
     logits = 3 * jax.random.normal(jax.random.key(1), (1, width, target.vocab_size), jnp.float32)
     passed = target, state.context, state.cache

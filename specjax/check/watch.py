@@ -154,7 +154,7 @@ def favoured(
 @jax.jit
 def proposal(program: Program, state: State) -> tuple[Draft, Float[Array, "B V"]]:
     """What would be drafted next, and the target's next logits from its cache."""
-    draft, _, _ = loop.propose(program, state, loop.position_noise(program, state))
+    draft = loop.propose(program, state)[0].draft
     context = state.context
     first = context.length - 1
     count = jnp.ones_like(first)

@@ -45,6 +45,10 @@ class Chain:
         return False
 
     @property
+    def num_kinds(self) -> int:
+        return 1
+
+    @property
     def rows_independent(self) -> bool:
         return True
 
