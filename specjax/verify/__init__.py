@@ -3,5 +3,6 @@
 from specjax.verify.block import Block
 from specjax.verify.coupled import Coupled
 from specjax.verify.token import Token
+from specjax.verify.typical import Typical
 
-__all__ = ["Block", "Coupled", "Token"]
+__all__ = ["Block", "Coupled", "Token", "Typical"]

@@ -30,16 +30,18 @@ class Coupled:
         Only the shape of ``p`` is read: the laws are not computed where nothing else wants them.
         """
         batch, num = draft.tokens.shape
-        rows = jnp.arange(batch)
-        at = jnp.zeros(batch, jnp.int32)
-        num_accepted = jnp.zeros(batch, jnp.int32)
-        path = jnp.zeros((batch, num), jnp.int32)
-        for node in range(1, num + 1):
+        rows, none = jnp.arange(batch), jnp.zeros(batch, jnp.int32)
+
+        def judge(node, walk):
+            at, num_accepted, path = walk
             child = draft.valid[:, node - 1] & (draft.parent[:, node - 1] == at)
-            drawn = draft.tokens[:, node - 1] == coins[rows, at]
-            passes = child & drawn
+            passes = child & (draft.tokens[:, node - 1] == coins[rows, at])
             path = jnp.where(passes[:, None], path.at[rows, num_accepted].set(node), path)
-            num_accepted = num_accepted + passes.astype(jnp.int32)
-            at = jnp.where(passes, node, at)
+            return jnp.where(passes, node, at), num_accepted + passes.astype(jnp.int32), path
+
+        walk = none, none, jnp.zeros((batch, num), jnp.int32)
+        if num:  # a body is traced even where it never runs
+            walk = jax.lax.fori_loop(1, num + 1, judge, walk)
+        at, num_accepted, path = walk
         last = jax.nn.one_hot(coins[rows, at], p.shape[-1], dtype=p.dtype)
         return Verdict(num_accepted, path, last)

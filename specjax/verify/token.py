@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from specjax.types import Draft, Verdict
 
 
-def node_law(draft: Draft, node: int, size: int, dtype) -> Float[Array, "B V"]:
+def node_law(draft: Draft, node: int | Int[Array, ""], size: int, dtype) -> Float[Array, "B V"]:
     """Law that node ``node`` (from 1) was drawn from; one-hot where drafts are point masses."""
     if draft.probs is not None:
         return draft.probs[:, node - 1].astype(dtype)
@@ -41,12 +41,10 @@ class Token:
     def accept(self, draft: Draft, p: Float[Array, "B M V"], coins: Float[Array, "B N"]) -> Verdict:
         """One pass over the nodes in order; ``at`` is the deepest accepted node so far."""
         batch, num = draft.tokens.shape
-        rows = jnp.arange(batch)
-        at = jnp.zeros(batch, jnp.int32)
-        num_accepted = jnp.zeros(batch, jnp.int32)
-        path = jnp.zeros((batch, num), jnp.int32)
-        left = p[:, 0]
-        for node in range(1, num + 1):
+        rows, none = jnp.arange(batch), jnp.zeros(batch, jnp.int32)
+
+        def judge(node, walk):
+            at, num_accepted, path, left = walk
             token = draft.tokens[:, node - 1]
             q = node_law(draft, node, p.shape[-1], p.dtype)
             tried = draft.valid[:, node - 1] & (draft.parent[:, node - 1] == at)
@@ -55,6 +53,11 @@ class Token:
             left = jnp.where(tried[:, None], residual(left, q), left)
             left = jnp.where(passes[:, None], p[:, node], left)
             path = jnp.where(passes[:, None], path.at[rows, num_accepted].set(node), path)
-            num_accepted = num_accepted + passes.astype(jnp.int32)
             at = jnp.where(passes, node, at)
+            return at, num_accepted + passes.astype(jnp.int32), path, left
+
+        walk = none, none, jnp.zeros((batch, num), jnp.int32), p[:, 0]
+        if num:  # a body is traced even where it never runs
+            walk = jax.lax.fori_loop(1, num + 1, judge, walk)
+        _, num_accepted, path, left = walk
         return Verdict(num_accepted, path, left)
