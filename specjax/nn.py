@@ -96,7 +96,9 @@ def attention(
         slots = places[None] if window is None else _held(places, end, capacity)
         used = (places >= index * block) & (slots < end[:, None])
         if window is not None:
-            used = used & (slots >= jnp.maximum(start - window + 1, 0)[:, None])
+            # Of a tree in several passes, the nodes of this one may begin behind its start.
+            begin = start if mask is None else start + length - mask.shape[2]
+            used = used & (slots >= jnp.maximum(begin - window + 1, 0)[:, None])
         seen = used[:, None] & visible(slots, start, length, mask, window)
         key = jax.lax.dynamic_slice_in_dim(keys, first, block, axis=1)
         value = jax.lax.dynamic_slice_in_dim(values, first, block, axis=1)

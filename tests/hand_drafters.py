@@ -38,7 +38,7 @@ class Seen:
 
     times: Int[Array, "B S"]
     tokens: Int[Array, "B S"]
-    features: Float[Array, "B S 6"]
+    features: Float[Array, "B S 9"]
     fed: Int[Array, "B 4"]
     top: Int[Array, "B 5"]
 
@@ -61,7 +61,7 @@ class Branching:
 
     def init(self, target, batch, capacity):
         zeros = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)  # noqa: E731
-        features = jnp.zeros((batch, capacity, 6), jnp.float32)
+        features = jnp.zeros((batch, capacity, 9), jnp.float32)
         return Seen(zeros(capacity), zeros(capacity), features, zeros(4), zeros(5))
 
     def observe(self, target, state, tokens, start, count, features):

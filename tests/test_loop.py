@@ -327,7 +327,8 @@ def test_every_committed_token_is_observed_once_with_its_own_features(tree_run):
         assert seen.times[row].tolist() == [1] * last + [0] * (len(seen.times[row]) - last)
         np.testing.assert_array_equal(seen.tokens[row, :last], tokens)
         hidden = np.stack([np.append(0, tokens)[:-1], tokens], axis=-1)
-        features = np.concatenate([hidden, 2 * hidden, 3 * hidden], axis=-1)
+        runs = [np.insert(hidden, 2, n, axis=1) for n in (1, 2, 3)]
+        features = np.concatenate(runs, axis=-1)
         np.testing.assert_array_equal(seen.features[row, :last], features)
 
 

@@ -33,8 +33,9 @@ class TokenCache:
 class TableLM:
     """A ``Target`` whose law depends on the newest token and, through its cache, on the one before.
 
-    ``table[a, b]`` are the logits after ... a, b; before the first token a is 0. A feature of
-    layer i is the hidden state (a, b) times i + 1.
+    ``table[a, b]`` are the logits after ... a, b; before the first token a is 0. A hidden state
+    is (a, b, how many layers were run), and so is a feature. The fewer layers, the less is seen of
+    a: after n of L layers the logits are n/L of ``table[a, b]`` and the rest of ``table[0, b]``.
     """
 
     table: Float[Array, "V V V"]
@@ -68,11 +69,12 @@ class TableLM:
         capture: Sequence[int] = (),
     ) -> tuple[Float[Array, "B T D"], TokenCache, tuple[Float[Array, "B T D"], ...]]:
         """Look back one position among the visible slots."""
-        missing = [i for i in capture if i not in (layers or range(self.num_layers))]
+        layers = range(self.num_layers) if layers is None else layers
+        missing = [i for i in capture if i not in layers]
         if missing:
             raise ValueError(f"capture: layers {missing} are not run")
         if inputs.ndim == 3:
-            return inputs, cache, tuple(inputs * (i + 1) for i in capture)
+            return _run(inputs, len(layers)), cache, _features(inputs, layers, capture)
         if positions is None:
             positions = start[:, None] + jnp.arange(inputs.shape[1], dtype=jnp.int32)
         cache = TokenCache(
@@ -83,14 +85,27 @@ class TableLM:
         seen = visible(slots, start, inputs.shape[1], mask)
         before = seen & (cache.positions[:, None] == positions[..., None] - 1)
         previous = jnp.where(before, cache.tokens[:, None], 0).sum(-1)
-        hidden = jnp.stack([previous, inputs], axis=-1).astype(jnp.float32)
-        return hidden, cache, tuple(hidden * (i + 1) for i in capture)
+        hidden = jnp.stack([previous, inputs, jnp.zeros_like(inputs)], axis=-1).astype(jnp.float32)
+        return _run(hidden, len(layers)), cache, _features(hidden, layers, capture)
 
     def embed(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """The token alone, without the one before it."""
-        return jnp.stack([jnp.zeros_like(tokens), tokens], axis=-1).astype(jnp.float32)
+        """The token alone, without the one before it, and no layer run."""
+        zeros = jnp.zeros_like(tokens)
+        return jnp.stack([zeros, tokens, zeros], axis=-1).astype(jnp.float32)
 
     def unembed(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Look the logits up."""
-        pair = jnp.clip(hidden.astype(jnp.int32), 0, self.vocab_size - 1)
-        return self.table[pair[..., 0], pair[..., 1]]
+        pair = jnp.clip(hidden[..., :2].astype(jnp.int32), 0, self.vocab_size - 1)
+        whole, alone = self.table[pair[..., 0], pair[..., 1]], self.table[0, pair[..., 1]]
+        share = (hidden[..., 2:] / self.num_layers).astype(whole.dtype)
+        return jnp.where(share < 1, share * whole + (1 - share) * alone, whole)
+
+
+def _run(hidden: Float[Array, "B T D"], num: int) -> Float[Array, "B T D"]:
+    """Count ``num`` layers more."""
+    return hidden.at[..., 2].add(num)
+
+
+def _features(hidden: Float[Array, "B T D"], layers: Sequence[int], capture: Sequence[int]):
+    """Hidden states after each captured layer, ``hidden`` being those before all."""
+    return tuple(_run(hidden, tuple(layers).index(i) + 1) for i in capture)
