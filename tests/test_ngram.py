@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from specjax.drafters import NGram
-from specjax.drafters.ngram import longest_match
+from specjax.matches import longest_match
 from specjax.types import Context
 
 K, L, ROWS = 4, 28, 400

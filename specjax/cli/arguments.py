@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from specjax import __version__
 
@@ -50,6 +50,7 @@ def build_parser() -> Parser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     _add_convert_arguments(convert)
+    _add_datastore(commands)
     return parser
 
 
@@ -59,11 +60,15 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="MODEL", default="smollm2-135m-instruct",
         help="alias, folder, .gguf file or Hub id")  # fmt: skip
     add("--drafter", metavar="DRAFTER", default="ngram",
-        help="ngram, none, or a model with the target's tokenizer")  # fmt: skip
+        help="none, ngram, suffix, suffix:STORE, retrieval:STORE, lookahead, early-exit:LAYERS, or "
+        "a model with the target's tokenizer; of several with commas, the first "
+        "that has a draft")  # fmt: skip
     add("--draft-length", metavar="K", type=int, default=argparse.SUPPRESS,
         help=f"tokens a draft (default: {DRAFT_LENGTH})")  # fmt: skip
-    add("--verifier", choices=["token", "block", "coupled"], default=argparse.SUPPRESS,
-        help="(default: coupled for ngram, block for a model)")  # fmt: skip
+    add("--adaptive", action="store_true",
+        help="measure costs here, and draft as long as it pays, up to K")  # fmt: skip
+    add("--verifier", choices=["token", "block", "coupled", "typical"], default=argparse.SUPPRESS,
+        help="typical is lossy (default: coupled for copied text, block for a model)")  # fmt: skip
     add("--raw", action="store_true", help="leave the chat template out")
 
 
@@ -126,7 +131,7 @@ def _add_check_arguments(parser: argparse.ArgumentParser) -> None:
     add("--target", metavar="MODEL", default="smollm2-135m-instruct",
         help="alias, folder, .gguf file or Hub id")  # fmt: skip
     add("--drafter", metavar="DRAFTER", default="ngram",
-        help="ngram, a model with the target's tokenizer, or module:attribute, a drafter or "
+        help="as for generate, or module:attribute, a drafter or "
         "what makes one of a target")  # fmt: skip
     add("--draft-length", metavar="K", type=int, default=argparse.SUPPRESS,
         help=f"tokens a draft (default: {DRAFT_LENGTH})")  # fmt: skip
@@ -161,4 +166,25 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the weights (default: the widest in the source)")  # fmt: skip
     add("--quantize", choices=["int8"], default=argparse.SUPPRESS,
         help="with --to orbax: keep kernels in eight bits (default: no)")  # fmt: skip
+    add("--json", action="store_true", help="one JSON object and nothing else")
+
+
+def _add_datastore(commands: Any) -> None:
+    what = "build a store of texts to draft from"
+    datastore = commands.add_parser("datastore", help=what, description=f"{what.capitalize()}.")
+    actions = datastore.add_subparsers(dest="action", required=True, metavar="ACTION")
+    build = actions.add_parser(
+        "build",
+        help="from files of text or token ids",
+        description="Build a store from files. What was written goes to standard error, or as "
+        "JSON to standard output.",
+    )
+    add = build.add_argument
+    add("out", metavar="OUT", help="the file to write, a .safetensors")
+    add("files", metavar="FILE", nargs="+",
+        help=".txt (a document), .jsonl (text or turns), .npy (ids; -1 ends one)")  # fmt: skip
+    add("--tokenizer", metavar="MODEL", required=True,
+        help="the target: alias, folder, .gguf file or Hub id")  # fmt: skip
+    add("--sorted-length", metavar="N", type=int, default=16,
+        help="the longest match that can be looked for (default: 16)")  # fmt: skip
     add("--json", action="store_true", help="one JSON object and nothing else")
