@@ -119,7 +119,7 @@ class Adaptive:
         drafted: Int[Array, " B"],
         num_accepted: Int[Array, " B"],
     ) -> Experience:
-        """Note which depths were judged and kept; a round without a draft is one more of waiting."""
+        """Note which depths were judged and kept; a round without a draft is one more to wait."""
         here = jnp.arange(state.plain.shape[1], dtype=jnp.int32) == kind[:, None]
         depth = jnp.arange(1, state.kept.shape[-1] + 1, dtype=jnp.int32)
         kept = depth <= num_accepted[:, None]

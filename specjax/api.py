@@ -37,8 +37,9 @@ class Decoder:
     Args:
         target: a model from ``specjax.load``, or any ``specjax.protocols.Target``.
         drafter: what proposes drafts; None decodes plainly, through the same loop.
-        verifier: "token", "block" or "coupled", or any ``specjax.protocols.Verifier``. Default:
-            coupled for drafts that are point masses, block for sampled chains, token for trees.
+        verifier: "token", "block" or "coupled", all exact; "typical", which is lossy; or any
+            ``specjax.protocols.Verifier``. Default: coupled for drafts that are point masses,
+            block for sampled chains, token for trees.
         tokenizer: default the target's own.
         processors: your own, applied on both sides after penalties and before temperature.
         draft_processors: the whole chain of the draft side, None for the target's. Any keeps the

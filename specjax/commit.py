@@ -101,7 +101,7 @@ def commit(program: Program, state: State, kept: Kept, features: tuple, logits, 
 
 
 def is_chain(program: Program, draft: Draft) -> bool:
-    """Whether what is fed is a chain: it needs no mask, and its accepted path lies as it was fed."""
+    """Whether a chain is fed: it needs no mask, and what is accepted lies where it is kept."""
     return program.is_chain or draft.tokens.shape[1] <= 1
 
 

@@ -11,9 +11,9 @@ from specjax.drafters import Plain
 from specjax.program import Program
 from specjax.prompts import is_int
 from specjax.protocols import Policy, StoppingRule, Verifier
-from specjax.verify import Block, Coupled, Token
+from specjax.verify import Block, Coupled, Token, Typical
 
-VERIFIERS = {"token": Token, "block": Block, "coupled": Coupled}
+VERIFIERS = {"token": Token, "block": Block, "coupled": Coupled, "typical": Typical}
 
 
 def choose_drafter(drafter: Any) -> Any:

@@ -1,7 +1,6 @@
 """What the compiler is asked for: few traces, one dispatch, nothing copied, nothing kept."""
 
 import gc
-import re
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,8 @@ import pytest
 
 from specjax import compiled
 from specjax.api import Decoder
-from specjax.drafters import DraftModel, NGram
+from specjax.bench.compiling import cache_copies
+from specjax.drafters import DraftModel, DraftTree, NGram
 from specjax.testing import tiny_lm
 
 TARGET = tiny_lm(jax.random.key(0), max_length=4096)
@@ -54,8 +54,8 @@ def test_values_make_no_trace():
     assert traces() == before
 
 
-def lowered(drafter):
-    decoder = Decoder(TARGET, drafter, prefill_chunk=8)
+def lowered(drafter, widths=None):
+    decoder = Decoder(TARGET, drafter, prefill_chunk=8, widths=widths)
     return compiled.generate.lower(decoder.program, request(decoder), chunk=8)
 
 
@@ -102,27 +102,21 @@ def test_a_call_transfers_nothing_between_start_and_end():
     assert int(output.length[0]) == 11
 
 
-def cache_copies(text, shape):
-    """Copies of a cache-shaped array outside fused computations.
-
-    A copy of a broadcast is the zeros a cache begins with, written once a call.
-    """
-    found, fused = [], False
-    for line in text.splitlines():
-        if line.startswith(("%fused", "fused")):
-            fused = True
-        elif line.startswith("}"):
-            fused = False
-        elif not fused and re.search(rf"= f32\[{shape}\]\S* copy\(", line):
-            found += [line.strip()] if "broadcast" not in line else []
-    return found
+CASES = {
+    "ngram": (NGram(3), None),
+    "model": (DraftModel(TARGET, 3), None),
+    "tree of four widths": (DraftTree(TARGET, (2, 1)), (0, 1, 2)),
+}
 
 
-@pytest.mark.parametrize("drafter", [NGram(3), DraftModel(TARGET, 3)], ids=["ngram", "model"])
-def test_the_compiled_program_copies_no_cache(drafter):
-    program = lowered(drafter).compile()
-    assert cache_copies("x = f32[1,132,2,8]{3,2,1,0} copy(y)", "1,132,2,8") != []
-    assert cache_copies(program.as_text(), "1,132,2,8") == []
+@pytest.mark.parametrize("name", CASES)
+def test_the_compiled_program_copies_no_cache(name):
+    drafter, widths = CASES[name]
+    program = lowered(drafter, widths).compile()
+    shape = f"1,{129 + drafter.num_nodes},2,8"
+    assert cache_copies(f"x = f32[{shape}]{{3,2,1,0}} copy(y)", shape) != []
+    assert f"f32[{shape}]" in program.as_text()
+    assert cache_copies(program.as_text(), shape) == []
 
 
 def test_a_streamed_round_reuses_the_state_it_is_given():

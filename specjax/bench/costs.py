@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Unpack
 
@@ -64,6 +65,23 @@ def measure_costs(
     Raises:
         ValueError: the decoder decodes plainly, or a setting is out of range.
     """
+    depth = decoder.program.drafter.depth
+    drafts, (one, wide) = time_passes(decoder, prompt, (0, None), repeats, settings)
+    return Costs(depth, draft_cost=drafts / one / max(depth, 1), pass_cost=wide / one)
+
+
+def time_passes(
+    decoder: Decoder,
+    prompt: Any,
+    widths: Sequence[int | None],
+    repeats: int,
+    settings: Settings,
+) -> tuple[float, list[float]]:
+    """Seconds of NUM drafts, and of NUM passes that feed so many draft nodes; None feeds all.
+
+    Raises:
+        ValueError: the decoder decodes plainly, or a setting is out of range.
+    """
     if decoder.program.drafter.num_nodes == 0:
         raise ValueError("decoder: has no drafter, so there are no costs to measure")
     # A row without budget would not even be prefilled.
@@ -73,27 +91,49 @@ def measure_costs(
     call = decoder.prepare(decoder.encode(prompt), **room)
     program = call.program
     state = compiled.begin(program, call.request, chunk=decoder.prefill_chunk)
-    passed = program.target, state.context, state.cache
-    widths = 1, program.drafter.num_nodes + 1
-    one, wide, proposals = interleaved_medians(
+    # What a draft brings along, such as the states of the first layers, is not run again.
+    draft = jax.eval_shape(loop.propose, program, state)[0].draft
+
+    def passes(num: int | None) -> None:
+        target_passes(
+            program.target,
+            state.context,
+            state.cache,
+            width=1 + (program.drafter.num_nodes if num is None else num),
+            layers=None if num == 0 else draft.remaining,
+        ).block_until_ready()
+
+    drafts, *rest = interleaved_medians(
         [
-            *(lambda w=w: target_passes(*passed, width=w).block_until_ready() for w in widths),
             lambda: jax.block_until_ready(propose_and_append(program, state)),
+            *(partial(passes, num) for num in widths),
         ],
         repeats,
     )
-    depth = program.drafter.depth
-    return Costs(depth, draft_cost=proposals / one / depth, pass_cost=wide / one)
+    return drafts, rest
 
 
-@partial(jax.jit, static_argnames="width")
-def target_passes(target: Any, context: Context, cache: Any, *, width: int) -> Int[Array, "B T"]:
-    """Run NUM passes over ``width`` positions, the argmax of each feeding the next."""
+@partial(jax.jit, static_argnames=("width", "layers"))
+def target_passes(
+    target: Any,
+    context: Context,
+    cache: Any,
+    *,
+    width: int,
+    layers: tuple[int, ...] | None = None,
+) -> Int[Array, "B T"]:
+    """Run NUM passes over ``width`` positions, the argmax of each feeding the next.
+
+    With ``layers`` only those run, upon embeddings.
+    """
     first = context.length - 1
 
     def step(_, carry):
         tokens, cache = carry
-        hidden, cache, _ = target.extend(tokens, first, cache, count=jnp.full_like(first, width))
+        inputs = tokens if layers is None else target.embed(tokens)
+        hidden, cache, _ = target.extend(
+            inputs, first, cache, count=jnp.full_like(first, width), layers=layers
+        )
         return target.unembed(hidden).argmax(-1).astype(jnp.int32), cache
 
     tokens = jnp.broadcast_to(context.newest(), (len(first), width))
@@ -121,7 +161,7 @@ def propose_and_append(program: Program, state: State) -> Context:
             features,
         )
         context = _append(before, proposal.draft.tokens[:, 0])
-        return state.replace(context=context, drafter=drafter_state)
+        return dataclasses.replace(state, context=context, drafter=drafter_state)
 
     return jax.lax.fori_loop(0, NUM, step, state).context
 

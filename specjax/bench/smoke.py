@@ -1,4 +1,4 @@
-"""Four speed promises as ratios, in about three minutes on two cores.
+"""Speed promises as ratios, in about four minutes on two cores.
 
 python -m specjax.bench.smoke "a prompt that asks for its own text again"
 """
@@ -10,6 +10,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,12 +21,13 @@ from specjax.api import Decoder
 from specjax.bench import peer
 from specjax.bench.comparison import Comparison, compare
 from specjax.bench.timing import interleaved_medians
-from specjax.drafters import NGram
+from specjax.drafters import NGram, Suffix
 from specjax.io.load import from_checkpoint, open_checkpoint
 from specjax.request import Request
 
 NUM_TOKENS = 64
-UNUSED_SLOTS = 200
+TREE = Suffix(4, num_nodes=12)
+USED_SLOTS, SLOTS, MORE_SLOTS = 64, 256, 4096
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     kept = [
         show("a pass over 5 positions over one", comparison.costs.pass_cost, most=1.6),
         show("n-gram over plain, tokens/s", comparison.ratio, least=1.0),
-        show(f"{UNUSED_SLOTS} unused slots, time", with_unused_slots(plain, prompt), most=1.1),
+        show("4,096 slots over 256, 64 used", with_unused_slots(target, None), most=1.1),
+        show("the same for a tree of 12 nodes", with_unused_slots(target, TREE), most=1.1),
         # Last, since torch's threads stay awake for a while after each call.
         show("plain over transformers, tokens/s", over_peer(plain, checkpoint, prompt), least=2.0),
         equal(comparison),
@@ -68,17 +71,25 @@ def over_peer(plain: Decoder, checkpoint: Any, prompt: list[int]) -> float:
     return theirs / ours
 
 
-def with_unused_slots(plain: Decoder, prompt: list[int]) -> float:
-    """Time of a call whose capacity is larger than it needs, over one without."""
-    call = plain.prepare([prompt], max_new_tokens=NUM_TOKENS)
-    snug = call.request
-    roomy = dataclasses.replace(snug, tokens=jnp.pad(snug.tokens, ((0, 0), (0, UNUSED_SLOTS))))
+def with_unused_slots(target: Any, drafter: Any) -> float:
+    """Time of rounds in a cache of 4,096 slots of which 64 are used, over one of 256 slots."""
+    decoder = Decoder(target, drafter)
+    call = decoder.prepare([[1, 2] * (USED_SLOTS // 2)], max_new_tokens=16, stop_token_ids=[])
+    requests = [
+        dataclasses.replace(
+            call.request,
+            tokens=jnp.pad(
+                call.request.tokens, ((0, 0), (0, slots - call.request.tokens.shape[1]))
+            ),
+        )
+        for slots in (SLOTS, MORE_SLOTS)
+    ]
 
     def run(asked: Request) -> None:
-        jax.block_until_ready(compiled.generate(call.program, asked, chunk=plain.prefill_chunk))
+        jax.block_until_ready(compiled.generate(call.program, asked, chunk=decoder.prefill_chunk))
 
-    without, unused = interleaved_medians([lambda: run(snug), lambda: run(roomy)], repeats=5)
-    return unused / without
+    few, many = interleaved_medians([partial(run, asked) for asked in requests], repeats=5)
+    return many / few
 
 
 def equal(comparison: Comparison) -> bool:

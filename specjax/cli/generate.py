@@ -12,11 +12,11 @@ from typing import Any
 
 from specjax import grammar, rng
 from specjax.api import Decoder
-from specjax.bench import compare
+from specjax.bench import adapt, compare
 from specjax.cli.arguments import DRAFT_LENGTH
 from specjax.cli.comparison import comparison_dict, comparison_lines
+from specjax.cli.drafters import drafter_of
 from specjax.cli.trace import traced
-from specjax.drafters import DraftModel, NGram
 from specjax.io import load
 from specjax.prompts import Prompt
 from specjax.result import Result
@@ -41,6 +41,9 @@ def run(args: argparse.Namespace) -> int:
     ids = decoder.encode([chat(text, decoder.tokenizer, raw=args.raw)])[0]
     settings = sampling_settings(args, decoder.tokenizer)
     decoder.prepare([ids], **settings)  # refuses before compiling
+    if args.adaptive:
+        _note("measuring what drafts and passes cost here")
+        decoder = adapt(decoder, ids)
     result = _answer(args, decoder, ids, settings)
     comparison = compare(decoder, ids, **settings) if args.compare else None
     if args.json:
@@ -57,6 +60,8 @@ def _check_pairs(args: argparse.Namespace) -> None:
         return
     if args.compare:
         raise ValueError("--compare: needs a drafter to compare with none; drop --drafter none")
+    if args.adaptive:
+        raise ValueError("--adaptive: there are no drafts with --drafter none; drop one")
     if "draft_length" in args:
         raise ValueError("--draft-length: there are no drafts with --drafter none; drop one")
 
@@ -74,21 +79,12 @@ def read_prompt(argument: str) -> str:
 
 def build_decoder(args: argparse.Namespace) -> Decoder:
     """Load the models and put the decoder together."""
-    length = getattr(args, "draft_length", DRAFT_LENGTH)
-    drafter: Any = NGram(length) if args.drafter == "ngram" else None
     _note(f"loading {args.target}")
-    target = load(args.target)
-    if args.drafter not in ("ngram", "none"):
-        model = target if args.drafter == args.target else _load_drafter(args.drafter)
-        drafter = DraftModel(model, length)
+    target, drafter = load(args.target), None
+    if args.drafter != "none":
+        length = getattr(args, "draft_length", DRAFT_LENGTH)
+        drafter = drafter_of(args.drafter, target, args.target, length)
     return Decoder(target, drafter, verifier=getattr(args, "verifier", None))
-
-
-def _load_drafter(name: str) -> Any:
-    try:
-        return load(name)
-    except ValueError as error:
-        raise ValueError(f"--drafter: is ngram, none, or a model: {error}") from error
 
 
 def chat(text: str, tokenizer: Any, *, raw: bool) -> Prompt:

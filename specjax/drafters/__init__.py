@@ -2,9 +2,29 @@
 
 from specjax.drafters.chain import Chain
 from specjax.drafters.draft_model import DraftModel
+from specjax.drafters.draft_tree import DraftTree
+from specjax.drafters.early_exit import EarlyExit
 from specjax.drafters.first_of import FirstOf, first_of
 from specjax.drafters.forced import Forced
+from specjax.drafters.layer_skip import LayerSkip
+from specjax.drafters.lookahead import Lookahead
 from specjax.drafters.ngram import NGram
 from specjax.drafters.plain import Plain
+from specjax.drafters.retrieval import Retrieval
+from specjax.drafters.suffix import Suffix
 
-__all__ = ["Chain", "DraftModel", "FirstOf", "Forced", "NGram", "Plain", "first_of"]
+__all__ = [
+    "Chain",
+    "DraftModel",
+    "DraftTree",
+    "EarlyExit",
+    "FirstOf",
+    "Forced",
+    "LayerSkip",
+    "Lookahead",
+    "NGram",
+    "Plain",
+    "Retrieval",
+    "Suffix",
+    "first_of",
+]

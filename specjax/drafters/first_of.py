@@ -180,8 +180,8 @@ class Listening(FirstOf):
         """Pass on what the target said, but not about drafts that were another's."""
         inner = []
         for index, (drafter, own) in enumerate(zip(self.drafters, state.inner, strict=True)):
+            num = drafter.num_nodes
             if isinstance(drafter, Feedback):
-                num = drafter.num_nodes
                 theirs = Draft(draft.tokens[:, :num], draft.parent[:, :num], draft.valid[:, :num])
                 told = drafter.feedback(own, theirs, top[:, : num + 1])
                 own = freeze(state.chosen == index, told, own)
