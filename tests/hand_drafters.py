@@ -38,7 +38,7 @@ class Seen:
 
     times: Int[Array, "B S"]
     tokens: Int[Array, "B S"]
-    features: Float[Array, "B S 9"]
+    features: Float[Array, "B S 3*D"]
     fed: Int[Array, "B 4"]
     top: Int[Array, "B 5"]
 
@@ -61,7 +61,8 @@ class Branching:
 
     def init(self, target, batch, capacity):
         zeros = lambda *shape: jnp.zeros((batch, *shape), jnp.int32)  # noqa: E731
-        features = jnp.zeros((batch, capacity, 9), jnp.float32)
+        size = jax.eval_shape(target.embed, zeros(1)).shape[-1]
+        features = jnp.zeros((batch, capacity, 3 * size), jnp.float32)
         return Seen(zeros(capacity), zeros(capacity), features, zeros(4), zeros(5))
 
     def observe(self, target, state, tokens, start, count, features):

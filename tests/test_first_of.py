@@ -11,7 +11,6 @@ from hand_drafters import Branching, Scripted
 from specjax import Decoder, loop, rng
 from specjax.drafters import DraftModel, NGram, Plain, first_of
 from specjax.testing import TableLM, tiny_lm
-from specjax.testing.drafter_checks import DRAFTER_CHECKS
 from specjax.testing.statistics import sampling_values
 from specjax.types import Draft
 from specjax.verify import Coupled
@@ -91,18 +90,6 @@ def test_a_tree_among_chains_makes_a_tree():
 def test_what_cannot_be_asked_is_refused(given, message):
     with pytest.raises(ValueError, match=message):
         Decoder(TARGET, first_of(*given))
-
-
-QUICK = {"coupled_is_plain_sampling", "state_is_made_of_rows"}
-CHECKS = [
-    pytest.param(c, marks=() if c.__name__ in QUICK else pytest.mark.slow, id=c.__name__)
-    for c in DRAFTER_CHECKS
-]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_suite(check):
-    check(first_of(NGram(3), DraftModel(DRAFT, 2)), dataclasses.replace(TARGET))
 
 
 def test_rows_of_a_decoder_choose_for_themselves():

@@ -12,7 +12,7 @@ from test_trie import heaviest, reference
 
 from specjax import datastore
 from specjax.drafters.retrieval import Retrieval
-from specjax.testing import TableLM, check_drafter
+from specjax.testing import TableLM
 from specjax.types import Context
 
 K, N, L, ROWS, VOCAB, LONGEST, R = 3, 7, 28, 200, 5, 3, 32
@@ -196,17 +196,3 @@ def test_the_token_map_decides_where_it_is_known():
 def test_fields_that_make_no_sense_are_refused(fields, named):
     with pytest.raises(ValueError, match=named):
         Retrieval(SMALL, **fields)
-
-
-def exact(num_nodes):
-    drafter = Retrieval(SMALL, 2, num_nodes, max_match=2, min_match=1, num_places=2)
-    return check_drafter(drafter, TableLM.random(jax.random.key(0), 4))
-
-
-def test_a_tree_is_exact():
-    assert len(exact(4)) == 8
-
-
-@pytest.mark.slow
-def test_a_chain_is_exact():
-    assert len(exact(2)) == 8

@@ -11,7 +11,7 @@ from test_retrieval import SMALL, STORE, VOCAB, drafted, ends_alike, propose, ra
 from test_trie import heaviest
 
 from specjax.drafters.suffix import SCORES, Suffix
-from specjax.testing import TableLM, check_drafter
+from specjax.testing import TableLM
 
 K, LONGEST, FLOOR, FACTOR = 4, 3, 0.37, 1.5  # no share of so few places is the floor itself
 
@@ -150,18 +150,3 @@ def test_a_store_of_another_vocabulary_is_refused():
     Suffix(store=SMALL).validate(target)
     with pytest.raises(ValueError, match="store: it was built for 5 tokens, the target has 4"):
         Suffix(store=STORE).validate(target)
-
-
-def exact(**fields):
-    drafter = Suffix(3, 2, floor=0.2, factor=2.0, num_places=2, **fields)
-    return check_drafter(drafter, TableLM.random(jax.random.key(0), 4))
-
-
-def test_a_chain_is_exact():
-    assert len(exact()) == 8
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"store": SMALL}, {"num_nodes": 5}], ids=str)
-def test_trees_and_stores_are_exact(fields):
-    assert len(exact(**fields)) == 8

@@ -3,9 +3,9 @@
 python -m specjax.bench.without_training PROMPTS.jsonl [--per-category 2] [--num-tokens 128]
 
 Each line of the file has ``category`` and ``turns``; the first turn is asked. Every prompt is
-decoded plainly at temperature 0 and 1. What a drafter that reads text alone, or the first layers, would
-have brought on these very texts is then exact by replay (``specjax.bench.replay``), and its speedup
-is predicted from passes timed in the same run: tokens over the sum of what each round costs.
+decoded plainly at temperature 0 and 1. What a drafter that reads text alone, or the first layers,
+would have brought on these very texts is then exact by replay (``specjax.bench.replay``), and its
+speedup is predicted from passes timed in the same run: tokens over what their rounds cost.
 ``--timed`` decodes with the drafters themselves, in turns with plain decoding. Two cores: expect
 half an hour, an hour with ``--timed``.
 """
@@ -38,7 +38,7 @@ from specjax.metrics import Metrics, ratio
 GROUPS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 """Categories of their own; all others are conversation."""
 
-OUTSIDE = 3
+OUTSIDE = 2
 """Other prompts of each category whose outputs fill the store."""
 
 
@@ -63,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked, others = chosen_prompts(args.prompts, args.per_category)
     plain = Decoder(target)
     prompts = plain.encode([turn for _, turn in asked])
+    print(f"{len(prompts)} prompts of {sorted(map(len, prompts))} tokens", flush=True)
     store = outside_store(plain, [turn for _, turn in others], args.num_tokens)
     study = Study(target, prompts, [group_of(category) for category, _ in asked], store)
     study.measure()
@@ -89,7 +90,7 @@ def chosen_prompts(path: Path, per_category: int) -> tuple[list, list]:
 
 def outside_store(plain: Decoder, chats: list, num_tokens: int) -> Datastore:
     """A store of what the target says to other prompts."""
-    answers = plain.generate(chats, max_new_tokens=num_tokens).tokens
+    answers = [plain.generate([chat], max_new_tokens=num_tokens).tokens[0] for chat in chats]
     return build(answers, vocab_size=plain.program.target.vocab_size)
 
 

@@ -43,11 +43,13 @@ def _prompts(target: Any) -> list[list[int]]:
     return [draw.integers(0, target.vocab_size, n).tolist() for n in (1, 2, 5, 9)]
 
 
-def _run(target: Any, drafter: Any, verifier: Verifier, temperature: float, rows=None) -> State:
+def _run(
+    target: Any, drafter: Any, verifier: Verifier, temperature: float, rows=None, **parts: Any
+) -> State:
     prompts = _prompts(target)
     rows = range(len(prompts)) if rows is None else rows
     values = sampling_values(len(rows), temperature)
-    program = loop.Program(target, drafter, verifier)
+    program = loop.Program(target, drafter, verifier, **parts)
     with jax.default_matmul_precision("highest"):
         return decode(program, [prompts[r] for r in rows], NUM, seeds=list(rows), values=values)
 
@@ -62,59 +64,64 @@ def _texts(state: State) -> list[list[int]]:
     return [row[:n].tolist() for row, n in zip(tokens, length, strict=True)]
 
 
-def greedy_is_plain_greedy(drafter: Any, target: Any) -> None:
+def greedy_is_plain_greedy(drafter: Any, target: Any, **parts: Any) -> None:
     """At temperature 0 every verifier gives the target's very tokens."""
     plain = _plain(target, drafter, 0.0)
     for verifier in verifiers(drafter):
-        assert _texts(_run(target, drafter, verifier, 0.0)) == plain, f"greedy under {verifier}"
+        assert _texts(_run(target, drafter, verifier, 0.0, **parts)) == plain, (
+            f"greedy under {verifier}"
+        )
 
 
-def coupled_is_plain_sampling(drafter: Any, target: Any) -> None:
+def coupled_is_plain_sampling(drafter: Any, target: Any, **parts: Any) -> None:
     """Under coupled verification a seed gives the tokens of plain sampling."""
     plain = _plain(target, drafter, 1.0)
-    assert _texts(_run(target, drafter, Coupled(), 1.0)) == plain, "coupled differs from plain"
+    assert _texts(_run(target, drafter, Coupled(), 1.0, **parts)) == plain, (
+        "coupled differs from plain"
+    )
 
 
-def law_is_kept(drafter: Any, target: Any, rows: int = 20_000) -> None:
+def law_is_kept(drafter: Any, target: Any, rows: int = 20_000, **parts: Any) -> None:
     """Sequences over several rounds follow the target's law; the target has few tokens."""
     prompt = [1, 0, 1]
     law = sequence_law(target, prompt, 3, sampling_values(1))
     for verifier in verifiers(drafter):
-        counts = sequence_counts(loop.Program(target, drafter, verifier), prompt, 3, rows)
+        program = loop.Program(target, drafter, verifier, **parts)
+        counts = sequence_counts(program, prompt, 3, rows)
         p = chi_square_p(counts, law)
         assert p > 1e-6, f"biased under {verifier}: p = {p:.1e} over {rows} rows"
 
 
-def rows_are_independent(drafter: Any, target: Any) -> None:
+def rows_are_independent(drafter: Any, target: Any, **parts: Any) -> None:
     """A row decodes the same alone and beside others, where the drafter says so."""
     rules = verifiers(drafter) if drafter.rows_independent else [Coupled()]
     for verifier in rules:
-        together = _texts(_run(target, drafter, verifier, 1.0))
-        alone = _texts(_run(target, drafter, verifier, 1.0, rows=[2]))
+        together = _texts(_run(target, drafter, verifier, 1.0, **parts))
+        alone = _texts(_run(target, drafter, verifier, 1.0, rows=[2], **parts))
         assert together[2] == alone[0], f"a row depends on its neighbours under {verifier}"
 
 
-def values_do_not_retrace(drafter: Any, target: Any) -> None:
+def values_do_not_retrace(drafter: Any, target: Any, **parts: Any) -> None:
     """New temperatures, rows and seeds of the same shape compile nothing."""
     traces = []
     for temperature, rows in ((1.0, (0, 3)), (0.5, (3, 2)), (0.0, (1, 3))):
-        _run(target, drafter, Coupled(), temperature, rows=rows)
+        _run(target, drafter, Coupled(), temperature, rows=rows, **parts)
         traces.append(num_traces())
     assert len(set(traces)) == 1, "new values were traced anew"
 
 
-def counters_equal_tokens(drafter: Any, target: Any) -> None:
+def counters_equal_tokens(drafter: Any, target: Any, **parts: Any) -> None:
     """Every emitted token is counted once, and every row ends within its budget."""
-    state = _run(target, drafter, verifiers(drafter)[0], 1.0)
+    state = _run(target, drafter, verifiers(drafter)[0], 1.0, **parts)
     stats = jax.tree.map(np.asarray, state.stats)
     kept = stats.outcomes.sum(1) @ np.arange(stats.outcomes.shape[1])
     assert (stats.rounds + kept == NUM).all(), "counters differ from the tokens emitted"
     assert (np.asarray(state.finish) != RUNNING).all(), "a row did not finish"
 
 
-def cache_equals_a_fresh_prefill(drafter: Any, target: Any) -> None:
+def cache_equals_a_fresh_prefill(drafter: Any, target: Any, **parts: Any) -> None:
     """After any rounds, the target's next logits are those of a cache filled anew."""
-    state = _run(target, drafter, verifiers(drafter)[0], 1.0)
+    state = _run(target, drafter, verifiers(drafter)[0], 1.0, **parts)
     context = state.context
     batch, capacity = context.tokens.shape
     count = context.length - 1
@@ -126,7 +133,7 @@ def cache_equals_a_fresh_prefill(drafter: Any, target: Any) -> None:
     assert difference < 1e-4, f"the cache after the rounds is not the text's: {difference:.2e}"
 
 
-def state_is_made_of_rows(drafter: Any, target: Any) -> None:
+def state_is_made_of_rows(drafter: Any, target: Any, **parts: Any) -> None:
     """Every leaf of the state has the rows first, and no two are one array (donation fails)."""
     state = drafter.init(target, 3, 16)
     leaves = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Cache))
@@ -149,8 +156,8 @@ DRAFTER_CHECKS = (
 )
 
 
-def check_drafter(drafter: Any, target: Any) -> list[str]:
-    """Run every check and return their names.
+def check_drafter(drafter: Any, target: Any, **parts: Any) -> list[str]:
+    """Run every check and return their names; ``parts`` go to each ``Program``, as policies do.
 
     The law is checked where the target is small enough to enumerate: at most 8 tokens, such as
     ``TableLM.random(key, 4)``. Compiling takes most of a minute.
@@ -160,5 +167,5 @@ def check_drafter(drafter: Any, target: Any) -> list[str]:
     """
     checks = [c for c in DRAFTER_CHECKS if c is not law_is_kept or target.vocab_size <= 8]
     for check in checks:
-        check(drafter, target)
+        check(drafter, target, **parts)
     return [check.__name__ for check in checks]
