@@ -4,7 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specjax import adapters, check, drafters, grammar, loop, stopping, testing, verify
+    from specjax import (
+        adapters,
+        bench,
+        check,
+        drafters,
+        grammar,
+        io,
+        loop,
+        stopping,
+        testing,
+        verify,
+    )
     from specjax.adaptive import Adaptive
     from specjax.api import Decoder
     from specjax.io import load, save
@@ -19,9 +30,11 @@ __all__ = [
     "Piece",
     "Result",
     "adapters",
+    "bench",
     "check",
     "drafters",
     "grammar",
+    "io",
     "load",
     "loop",
     "quantize",

@@ -14,14 +14,12 @@ from jaxtyping import Array, Bool, Float, Int
 class Experience:
     """What a row has seen, for each kind of draft C and depth K; older rounds count less.
 
-    ``plain`` are the rounds since the kind was last drafted, ``patience`` how many it waits before
-    it is tried again.
+    ``plain`` are the rounds since the kind was last drafted.
     """
 
     judged: Float[Array, "B C K"]
     kept: Float[Array, "B C K"]
     plain: Int[Array, "B C"]
-    patience: Int[Array, "B C"]
 
 
 @struct.dataclass
@@ -30,8 +28,8 @@ class Adaptive:
 
     E(K) = 1 + the sum over k of the product of the first k acceptance rates (Leviathan et al. 2023,
     theorem 3.8), estimated for each row from its own past rounds. Where it does not pay, the row
-    decodes plainly and tries again after ``first_wait`` rounds, then twice as many, up to
-    ``longest_wait``. Decisions depend on past rounds alone, so every verifier stays exact.
+    decodes plainly, and tries again so seldom that tries take at most the share ``exploration`` of
+    its time. Decisions depend on past rounds alone, so every verifier stays exact.
 
     Args:
         pass_costs: v, the time of a round's pass over that of a plain one, for drafts of 0, 1, ...
@@ -41,6 +39,7 @@ class Adaptive:
         prior: acceptance rate assumed of what was never tried, for each kind and depth or all.
         weight: how many rounds the assumption counts as.
         memory: what a round counts after each later one.
+        exploration: share of the time for drafts that are not expected to pay.
     """
 
     pass_costs: Float[Array, "*R D"]
@@ -49,8 +48,7 @@ class Adaptive:
     prior: Float[Array, "*C K"] | float = 0.6
     weight: float = 2.0
     memory: float = 0.9
-    first_wait: int = 8
-    longest_wait: int = 64
+    exploration: float = 0.02
 
     @property
     def rows_independent(self) -> bool:
@@ -76,8 +74,7 @@ class Adaptive:
     def init(self, batch: int, depth: int, num_kinds: int) -> Experience:
         """Begin without any."""
         nothing = jnp.zeros((batch, num_kinds, depth), jnp.float32)
-        waits = jnp.zeros((batch, num_kinds), jnp.int32)
-        return Experience(nothing, nothing + 0, waits, jnp.full_like(waits, self.first_wait))
+        return Experience(nothing, nothing + 0, jnp.zeros((batch, num_kinds), jnp.int32))
 
     def rates(self, state: Experience) -> Float[Array, "B C K"]:
         """Acceptance of each depth, given that all before were; unseen depths are as the last."""
@@ -101,9 +98,11 @@ class Adaptive:
         costs = self._costs(active)
         spent = costs[1:] / costs[0] + lengths * self.draft_cost
         values = (1 + gains) / spent
-        best = values.argmax(-1).astype(jnp.int32) + 1
-        tries = (values.max(-1) > 1) | (state.plain >= state.patience)
-        return jnp.where(tries, best, 0)
+        best = values.argmax(-1).astype(jnp.int32)
+        # A try costs this many plain rounds more than it must bring.
+        waits = (spent[best] - 1) / self.exploration
+        drafts = (values.max(-1) > 1) | (state.plain.astype(waits.dtype) >= waits)
+        return jnp.where(drafts, best + 1, 0)
 
     def _costs(self, active: Bool[Array, " B"]) -> Float[Array, " D"]:
         costs = jnp.asarray(self.pass_costs, jnp.float32)
@@ -130,10 +129,8 @@ class Adaptive:
             fresh = self.memory * total + new[:, None].astype(total.dtype)
             return jnp.where(tried[..., None], fresh, total)
 
-        wait = jnp.where((num_accepted > 0)[:, None], self.first_wait, 2 * state.patience)
         return Experience(
             judged=note(state.judged, judged),
             kept=note(state.kept, kept),
             plain=jnp.where(tried, 0, state.plain + here.astype(jnp.int32)),
-            patience=jnp.where(tried, jnp.minimum(wait, self.longest_wait), state.patience),
         )

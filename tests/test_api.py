@@ -255,7 +255,7 @@ class WantsTooMuch(Branching):
 
 SMALL = counting_lm(4)
 REFUSED = [
-    ("verifier", "unknown", {"verifier": "typical"}),
+    ("verifier", "unknown", {"verifier": "lenient"}),
     ("verifier", "name or a Verifier", {"verifier": 5}),
     ("verifier", "chains only", {"drafter": Branching(TARGET.table), "verifier": "block"}),
     ("drafter", "DraftModel", {"drafter": TARGET}),

@@ -57,17 +57,17 @@ QUICK = {
     "ngram": {c.__name__ for c in DRAFTER_CHECKS} - {"law_is_kept"},
     "draft-model": {c.__name__ for c in DRAFTER_CHECKS} - {"law_is_kept"},
     "suffix": {"coupled_is_plain_sampling"},
-    "retrieval-tree": {"law_is_kept"},
-    "early-exit": {"law_is_kept"},
+    "retrieval-tree": {"coupled_is_plain_sampling"},
+    "early-exit": {"coupled_is_plain_sampling"},
     "layer-skip": {"cache_equals_a_fresh_prefill"},
-    "draft-tree": {"rows_are_independent"},
+    "draft-tree": {"coupled_is_plain_sampling"},
     "lookahead": {"coupled_is_plain_sampling"},
     "first-of-exit": {"coupled_is_plain_sampling"},
 }
-"""What CI runs; tests/test_law.py has the law of the first two, with more rows."""
+"""What CI runs; tests/test_law.py and tests/test_draft_tree.py have laws, with more rows."""
 
 ADAPTING = {
-    "policy": {"policy": Adaptive(COSTS, draft_cost=0.3, first_wait=1), "widths": (0, 1)},
+    "policy": {"policy": Adaptive(COSTS, draft_cost=0.3, exploration=0.5), "widths": (0, 1)},
     "stopping": {"stopping": Entropy(0.4, 0.5), "widths": (0, 2)},
 }
 

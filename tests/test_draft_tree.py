@@ -13,7 +13,7 @@ from specjax.drafters.draft_tree import DraftTree
 from specjax.loop import Program
 from specjax.models import LayerKind
 from specjax.models.rope import Rope
-from specjax.testing import TableLM, check_drafter, tiny_lm
+from specjax.testing import TableLM, tiny_lm
 from specjax.testing.exact import sequence_law
 from specjax.testing.statistics import chi_square_p, sampling_values, sequence_counts
 from specjax.testing.target_checks import pass_over
@@ -173,11 +173,6 @@ def test_a_sampled_tree_keeps_the_law():
     program = Program(SMALL, DraftTree(DRAFT, (2, 1)), Token())
     law = sequence_law(SMALL, prompt, 4, sampling_values(1))
     assert chi_square_p(sequence_counts(program, prompt, 4, rows), law) > 1e-6
-
-
-@pytest.mark.slow
-def test_every_promise_of_a_drafter_is_kept():
-    check_drafter(DraftTree(DRAFT, (2, 2, 1)), SMALL)
 
 
 @pytest.mark.parametrize(

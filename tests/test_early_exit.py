@@ -15,7 +15,7 @@ from specjax.drafters.early_exit import EarlyExit
 from specjax.loop import Program
 from specjax.models import LayerKind
 from specjax.models.rope import Rope
-from specjax.testing import TableLM, check_drafter, tiny_lm
+from specjax.testing import TableLM, tiny_lm
 from specjax.testing.statistics import sampling_values
 from specjax.testing.target_checks import pass_over
 from specjax.types import RUNNING
@@ -172,11 +172,6 @@ def test_a_table_run_in_parts_gives_the_whole_and_each_part_another_law():
     np.testing.assert_array_equal(laws[2], table.table[[[0, 1, 2]], tokens])
     assert (laws[0].argmax(-1) != laws[2].argmax(-1)).any()
     assert (jnp.abs(laws[1] - laws[2]).max(-1) > 0.1)[:, 1:].all()  # nothing is before the first
-
-
-@pytest.mark.slow
-def test_every_promise_of_a_drafter_is_kept():
-    check_drafter(EarlyExit(1, 3), TableLM.random(jax.random.key(0), 4))
 
 
 @pytest.mark.parametrize(

@@ -352,6 +352,7 @@ def test_feedback_brings_the_targets_argmax_at_every_fed_node():
         assert after.drafter.top[row].tolist() == [int(TARGET.table[p].argmax()) for p in pairs]
 
 
+@pytest.mark.slow  # tests/test_draft_tree.py has the law of a tree as well
 def test_a_sampled_tree_without_replacement_keeps_the_law():
     target, draft = (TableLM.random(jax.random.key(i), 3) for i in (4, 5))
     program = Program(target, Branching(draft.table), Token())

@@ -84,7 +84,7 @@ def test_a_drafter_that_listens_is_always_fed_whole():
     assert program.passes == (4,)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 0.8])
 def test_widths_change_no_token(temperature):
     target = tiny_lm(jax.random.key(0))
     drafter = DraftModel(tiny_lm(jax.random.key(0), max_length=40), 4)  # silent near the end
@@ -145,7 +145,7 @@ def test_finds_a_rule_that_has_seen_the_token(monkeypatch):
     "verifier", [Token(), pytest.param(Block(), marks=pytest.mark.slow)], ids=["token", "block"]
 )
 def test_a_policy_keeps_the_law(verifier):
-    policy = Adaptive(COSTS, draft_cost=0.3, first_wait=1)
+    policy = Adaptive(COSTS, draft_cost=0.3, exploration=0.5)
     drafter = DraftModel(DRAFT, K)
     program = Program(TARGET, drafter, verifier, policy=policy, widths=WIDTHS)
     state = decode(program, [PROMPT] * 64, 12)
@@ -154,12 +154,13 @@ def test_a_policy_keeps_the_law(verifier):
     assert p_value(program) > SIZE
 
 
+@pytest.mark.slow
 def test_rows_adapt_alone():
     program = Program(
         TARGET,
         DraftModel(DRAFT, K),
         Token(),
-        policy=Adaptive(COSTS, draft_cost=0.3, first_wait=1),
+        policy=Adaptive(COSTS, draft_cost=0.3, exploration=0.5),
     )
     prompts = [[1, 2], [3, 0, 1], [2]]
     together = decode(program, prompts, 30, seeds=[4, 5, 6])
@@ -172,7 +173,7 @@ def test_rows_adapt_alone():
 def test_a_policy_learns_to_leave_what_never_passes():
     never = Scripted(jnp.full((1, 80), 7, jnp.int32), 3)  # a text that counts to 6 has no 7
     target = TableLM(jnp.pad(counting_lm(7).table, ((0, 1),) * 3, constant_values=-50.0))
-    policy = Adaptive(COSTS, first_wait=4)
+    policy = Adaptive(COSTS, exploration=0.1)
     program = Program(target, never, Coupled(), policy=policy, widths=(0,))
     state = decode(program, [[1]], 60, values=sampling_values(1, 0.0))
     drafted = int(np.asarray(state.stats.outcomes)[0, 1:].sum())
