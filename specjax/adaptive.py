@@ -37,6 +37,7 @@ class Adaptive:
         draft_cost: c, the time of drafting one token over that of a plain pass.
         loads: active rows for each line of ``pass_costs``, ascending; None for one line.
         prior: acceptance rate assumed of what was never tried, for each kind and depth or all.
+            None: 0.65 for the last kind, less for those before, of which less is to be expected.
         weight: how many rounds the assumption counts as.
         memory: what a round counts after each later one.
         exploration: share of the time for drafts that are not expected to pay.
@@ -45,10 +46,10 @@ class Adaptive:
     pass_costs: Float[Array, "*R D"]
     draft_cost: Float[Array, ""] | float = 0.0
     loads: Int[Array, " R"] | None = None
-    prior: Float[Array, "*C K"] | float = 0.6
-    weight: float = 2.0
-    memory: float = 0.9
-    exploration: float = 0.02
+    prior: Float[Array, "*C K"] | float | None = None
+    weight: float = 1.0
+    memory: float = 0.95
+    exploration: float = 0.015
 
     @property
     def rows_independent(self) -> bool:
@@ -78,8 +79,11 @@ class Adaptive:
 
     def rates(self, state: Experience) -> Float[Array, "B C K"]:
         """Acceptance of each depth, given that all before were; unseen depths are as the last."""
-        num = state.kept.shape[-1]
-        prior = jnp.broadcast_to(jnp.asarray(self.prior, jnp.float32), state.kept.shape)
+        num_kinds, num = state.kept.shape[1:]
+        prior = self.prior
+        if prior is None:
+            prior = jnp.linspace(0.2 if num_kinds > 1 else 0.65, 0.65, num_kinds)[:, None]
+        prior = jnp.broadcast_to(jnp.asarray(prior, jnp.float32), state.kept.shape)
         rates, shift = [], jnp.zeros(state.kept.shape[:2], jnp.float32)
         for k in range(num):
             # What was learnt at one depth moves what is assumed of the next.
@@ -97,12 +101,11 @@ class Adaptive:
         lengths = jnp.arange(1, gains.shape[-1] + 1, dtype=jnp.float32)
         costs = self._costs(active)
         spent = costs[1:] / costs[0] + lengths * self.draft_cost
-        values = (1 + gains) / spent
-        best = values.argmax(-1).astype(jnp.int32)
-        # A try costs this many plain rounds more than it must bring.
-        waits = (spent[best] - 1) / self.exploration
-        drafts = (values.max(-1) > 1) | (state.plain.astype(waits.dtype) >= waits)
-        return jnp.where(drafts, best + 1, 0)
+        best = ((1 + gains) / spent).argmax(-1).astype(jnp.int32)
+        tokens = 1 + jnp.take_along_axis(gains, best[..., None], axis=-1)[..., 0]
+        # What a try is expected to lose, in plain rounds, is waited for; where it gains, not at all.
+        waits = (spent[best] - tokens) / self.exploration
+        return jnp.where(state.plain.astype(waits.dtype) >= waits, best + 1, 0)
 
     def _costs(self, active: Bool[Array, " B"]) -> Float[Array, " D"]:
         costs = jnp.asarray(self.pass_costs, jnp.float32)

@@ -46,8 +46,8 @@ class Draft:
     without replacement, the reduced law); ``None`` says that every node is a point mass.
     A node that is not ``valid`` is fed to the target but never accepted.
     ``hidden`` hands states of the first layers on; ``remaining`` are the layers still to run.
-    ``kind`` is one of the drafter's own classes of drafts, 0..num_kinds - 1 (a longer match, say),
-    and depends on committed tokens alone; None is class 0.
+    ``kind`` is one of the drafter's own classes of drafts, 0..num_kinds - 1, later ones promising
+    more (a longer match, say), and depends on committed tokens alone; None is class 0.
     """
 
     tokens: Int[Array, "B N"]

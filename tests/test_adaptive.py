@@ -32,9 +32,9 @@ def test_what_is_never_accepted_is_left_and_tried_again_for_a_share_of_the_time(
         cap = policy.caps(state, ACTIVE)[:, 0]
         tries += [step] if int(cap[0]) else []
         state = policy.update(state, jnp.zeros(2, jnp.int32), cap, jnp.zeros(2, jnp.int32))
-    gaps = np.diff(tries).tolist()
-    assert gaps[-3:] == [11, 11, 11]  # a try costs half a round: one in 0.5 / 0.05 plain ones
-    assert len(tries) < 13
+    assert len(tries) > 4
+    assert len(tries) * 0.5 <= 0.05 * 80 + 0.5  # a try loses half a round; the first may be early
+    assert all(8 <= gap <= 11 for gap in np.diff(tries)[1:])
 
 
 def test_a_length_is_what_maximises_tokens_over_cost():

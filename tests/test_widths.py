@@ -173,7 +173,7 @@ def test_rows_adapt_alone():
 def test_a_policy_learns_to_leave_what_never_passes():
     never = Scripted(jnp.full((1, 80), 7, jnp.int32), 3)  # a text that counts to 6 has no 7
     target = TableLM(jnp.pad(counting_lm(7).table, ((0, 1),) * 3, constant_values=-50.0))
-    policy = Adaptive(COSTS, exploration=0.1)
+    policy = Adaptive(COSTS, exploration=0.05)
     program = Program(target, never, Coupled(), policy=policy, widths=(0,))
     state = decode(program, [[1]], 60, values=sampling_values(1, 0.0))
     drafted = int(np.asarray(state.stats.outcomes)[0, 1:].sum())

@@ -27,7 +27,7 @@ WIDTHS = (0, 2, 4, 7)
 
 
 @dataclasses.dataclass(frozen=True)
-class Costs:
+class RoundCosts:
     """Times over that of a plain pass.
 
     ``passes`` are those of passes over 0, 2, 4 and 7 draft nodes, ``draft`` is that of drafting
@@ -39,7 +39,7 @@ class Costs:
     per_token: bool = False
 
     @classmethod
-    def measure(cls, target: Any, drafter: Any, prompt: list[int]) -> Costs:
+    def measure(cls, target: Any, drafter: Any, prompt: list[int]) -> RoundCosts:
         """Time a drafter of 7 tokens and its passes after a prompt."""
         drafts, (one, *passes) = time_passes(
             Decoder(target, drafter), prompt, (0, *WIDTHS), 3, {"max_new_tokens": 64}
@@ -76,7 +76,9 @@ def text_drafters(store: Datastore, length: int) -> dict[str, Any]:
         "n-gram, matches from 3": NGram(length, min_ngram=3),
         "suffix": Suffix(length),
         "suffix and store": Suffix(length, store=store),
+        "suffix tree of 12 nodes": Suffix(length, num_nodes=12),
         "retrieval": Retrieval(store, length),
+        "retrieval tree of 12 nodes": Retrieval(store, length, num_nodes=12, min_match=1),
     }
 
 
@@ -97,8 +99,8 @@ def timed_drafters(store: Datastore) -> dict[str, Any]:
         "suffix, K = 7, adaptive": Suffix(7),
         "retrieval, K = 4": Retrieval(store, 4),
         "lookahead, N = 4, W = 5, G = 3": Lookahead(ngram=4, window=5, num_candidates=3),
-        f"early exit after {EXITS[-1]}, K = 4": EarlyExit(EXITS[-1], 4),
-        "n-gram, then early exit, K = 4": first_of(NGram(4, min_ngram=2), EarlyExit(EXITS[-1], 4)),
+        f"early exit after {EXITS[-1]}, K = 2": EarlyExit(EXITS[-1], 2),
+        "n-gram, then early exit, K = 2": first_of(NGram(2, min_ngram=2), EarlyExit(EXITS[-1], 2)),
     }
 
 

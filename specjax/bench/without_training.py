@@ -6,8 +6,8 @@ Each line of the file has ``category`` and ``turns``; the first turn is asked. E
 decoded plainly at temperature 0 and 1. What a drafter that reads text alone, or the first layers,
 would have brought on these very texts is then exact by replay (``specjax.bench.replay``), and its
 speedup is predicted from passes timed in the same run: tokens over what their rounds cost.
-``--timed`` decodes with the drafters themselves, in turns with plain decoding. Two cores: expect
-half an hour, an hour with ``--timed``.
+``--timed 1`` decodes one prompt of each category with the drafters themselves, in turns with
+plain decoding. Two cores: expect half an hour, an hour with ``--timed 2``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 import specjax
+from specjax import compiled
 from specjax.api import Decoder
 from specjax.bench import cases
-from specjax.bench.cases import LENGTHS, WIDTHS, Costs
+from specjax.bench.cases import LENGTHS, WIDTHS, RoundCosts
 from specjax.bench.replay import replay
 from specjax.datastore import Datastore, build
 from specjax.drafters import EarlyExit, NGram, Retrieval, Suffix
@@ -54,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--target", default="smollm2-135m-instruct", help="what to load")
     parser.add_argument("--per-category", type=int, default=2, help="prompts of each category")
     parser.add_argument("--num-tokens", type=int, default=128, help="tokens an answer")
-    parser.add_argument("--timed", action="store_true", help="decode with the drafters, too")
+    parser.add_argument("--timed", type=int, default=0, help="of these, prompts to decode, too")
     parser.add_argument("--temperature", type=float, action="append", help="default: 0 and 1")
     args = parser.parse_args(argv)
     if os.getloadavg()[0] > 1:
@@ -72,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\ntemperature {temperature:g}", flush=True)
         study.show_replays(plain, settings)
         if args.timed:
-            study.show_timed(plain, settings)
+            study.some(args.timed, args.per_category).show_timed(plain, settings)
     return 0
 
 
@@ -102,7 +104,7 @@ class Study:
     prompts: list[list[int]]
     groups: list[str]
     store: Datastore
-    costs: dict[str, Costs] = dataclasses.field(default_factory=dict)
+    costs: dict[str, RoundCosts] = dataclasses.field(default_factory=dict)
 
     def measure(self) -> None:
         """Time drafts and passes after a prompt of middling length."""
@@ -115,13 +117,22 @@ class Study:
         }
         print(f"costs over a plain pass: drafting, then passes over {WIDTHS} draft nodes")
         for name, drafter in drafters.items():
-            costs = self.costs[name] = Costs.measure(self.target, drafter, prompt)
+            costs = self.costs[name] = RoundCosts.measure(self.target, drafter, prompt)
             unit = "a token" if costs.per_token else "a round"
             passes = " ".join(f"{cost:5.2f}" for cost in costs.passes)
             print(f"{name:26} {costs.draft:6.3f} {unit}   {passes}", flush=True)
 
-    def costs_of(self, name: str) -> Costs | None:
-        """Costs of the drafter of this name; None for what mixes two kinds."""
+    def some(self, timed: int, per_category: int) -> Study:
+        """The first ``timed`` prompts of each category, which stand together."""
+        kept = [i for i in range(len(self.prompts)) if i % per_category < timed]
+        return dataclasses.replace(
+            self, prompts=[self.prompts[i] for i in kept], groups=[self.groups[i] for i in kept]
+        )
+
+    def costs_of(self, name: str) -> RoundCosts | None:
+        """RoundCosts of the drafter of this name; None for what mixes two kinds."""
+        if "tree" in name or "then" in name:
+            return None
         return next((c for of, c in self.costs.items() if name.startswith(of)), None)
 
     def show_replays(self, plain: Decoder, settings: Any) -> None:
@@ -140,13 +151,12 @@ class Study:
             drafters = cases.text_drafters(self.store, length or 7)
             for name, drafter in {**drafters, **cases.exit_drafters(scripts, length or 7)}.items():
                 costs = self.costs_of(name)
-                mixed = name == "n-gram, then early exit"
-                if mixed and length is None:
+                if costs is None and length is None:
                     continue
                 policy = None if length or costs is None else costs.policy()
                 rows = run(drafter, policy=policy)
                 label = f"{name}, {f'K = {length}' if length else 'adaptive'}"
-                speeds = None if mixed or costs is None else self.speedups(rows, costs, length)
+                speeds = None if costs is None else self.speedups(rows, costs, length)
                 self.print_line(label, self.lengths(rows), speeds)
                 if speeds:
                     found[name][str(length)] = speeds
@@ -165,7 +175,7 @@ class Study:
             rows,
         )
 
-    def speedups(self, rows: list[Metrics], costs: Costs, length: int | None) -> list[float]:
+    def speedups(self, rows: list[Metrics], costs: RoundCosts, length: int | None) -> list[float]:
         """Predicted speedup of all and of each group."""
 
         def pooled(some: list[Metrics]) -> float:
@@ -201,16 +211,24 @@ class Study:
                 policy=costs.policy() if adapts and costs else None,
                 widths=WIDTHS if adapts else (0,),
             )
-        seconds = {name: [0.0] * len(self.prompts) for name in decoders}
+        # One capacity for all prompts, so that each decoder is compiled once: unused slots cost
+        # nothing.
+        longest = max(map(len, self.prompts)) + settings["max_new_tokens"]
+        seconds: dict[str, list[float]] = defaultdict(list)
         rows: dict[str, list[Metrics]] = defaultdict(list)
         for row, prompt in enumerate(self.prompts):
             for name, decoder in decoders.items():
-                asked: Any = {**settings, "seed": row}
-                decoder.warmup(length=len(prompt) + settings["max_new_tokens"], **asked)
+                call = decoder.prepare([prompt], seed=row, **settings)
+                tokens = jnp.zeros((1, longest), jnp.int32)
+                tokens = tokens.at[0, : len(prompt)].set(jnp.asarray(prompt))
+                request = dataclasses.replace(call.request, tokens=tokens)
+                run = partial(compiled.generate, call.program, request, chunk=decoder.prefill_chunk)
+                if row == 0:
+                    jax.block_until_ready(run())
                 begin = time.perf_counter()
-                result = decoder.generate([prompt], **asked)
-                seconds[name][row] = time.perf_counter() - begin
-                rows[name].append(result.metrics)
+                output = jax.device_get(run()[0])
+                seconds[name].append(time.perf_counter() - begin)
+                rows[name].append(Metrics.from_stats(output.stats))
         print_header("tokens a pass | measured speedup, prefill included")
         for name, metrics in rows.items():
             self.print_line(name, self.lengths(metrics), self.measured(seconds, name, rows))

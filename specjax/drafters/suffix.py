@@ -39,7 +39,7 @@ class Suffix(Chain):
     max_match: int = struct.field(pytree_node=False, default=8)
     store: Datastore | None = None
     floor: float = struct.field(pytree_node=False, default=0.1)
-    factor: float = struct.field(pytree_node=False, default=1.0)
+    factor: float = struct.field(pytree_node=False, default=2.0)
     num_nodes: int = struct.field(  # pyright: ignore[reportIncompatibleMethodOverride]
         pytree_node=False, default=None
     )
