@@ -2,7 +2,7 @@
 # make test    install with the test extras, run the fast tests
 # make check   lint, formatting, types, layers
 # make slow    tests with a real model and long statistics; PROMPTS=file.jsonl chooses prompts
-# make bench-smoke   four speed promises, as ratios
+# make bench-smoke   speed promises, as ratios
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -103,7 +103,7 @@ class Adaptive:
         spent = costs[1:] / costs[0] + lengths * self.draft_cost
         best = ((1 + gains) / spent).argmax(-1).astype(jnp.int32)
         tokens = 1 + jnp.take_along_axis(gains, best[..., None], axis=-1)[..., 0]
-        # What a try is expected to lose, in plain rounds, is waited for; where it gains, not at all.
+        # A try waits for what it is expected to lose, in plain rounds; where it gains, not at all.
         waits = (spent[best] - tokens) / self.exploration
         return jnp.where(state.plain.astype(waits.dtype) >= waits, best + 1, 0)
 
