@@ -173,12 +173,12 @@ def test_rows_adapt_alone():
 def test_a_policy_learns_to_leave_what_never_passes():
     never = Scripted(jnp.full((1, 80), 7, jnp.int32), 3)  # a text that counts to 6 has no 7
     target = TableLM(jnp.pad(counting_lm(7).table, ((0, 1),) * 3, constant_values=-50.0))
-    policy = Adaptive(COSTS, exploration=0.05)
+    policy = Adaptive(COSTS)
     program = Program(target, never, Coupled(), policy=policy, widths=(0,))
     state = decode(program, [[1]], 60, values=sampling_values(1, 0.0))
     drafted = int(np.asarray(state.stats.outcomes)[0, 1:].sum())
     assert int(state.stats.rounds[0]) == 60
-    assert 1 < drafted < 10
+    assert 1 < drafted < 20  # and cheap ones: every draft of length 1 costs a fifth of a round
 
 
 def test_kinds_of_an_n_gram_are_told_apart():
