@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 
 from specjax import sampling, tree
 from specjax.cache import freeze, write_slots
-from specjax.drafting import deepest, kinds
+from specjax.drafting import deepest
 from specjax.program import Program
 from specjax.protocols import Feedback
 from specjax.stops import state_after
@@ -118,7 +118,7 @@ def _remember(program: Program, state: State, kept: Kept, nodes, logits, process
         changes["record"] = state.record.write(logits, processed, nodes, emitted, length, count)
     if program.policy is not None:
         told = program.policy.update(
-            state.policy, kinds(kept.draft), deepest(kept.draft), kept.verdict.num_accepted
+            state.policy, kept.draft.kinds(), deepest(kept.draft), kept.verdict.num_accepted
         )
         changes["policy"] = freeze(state.finish == RUNNING, told, state.policy)
     return dataclasses.replace(

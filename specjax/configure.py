@@ -60,12 +60,16 @@ def choose_widths(
     if widths is None:
         if policy is None and stopping is None:
             return None
-        powers = [2**i for i in range(1, 10) if 2**i < drafter.num_nodes]
-        return (0, *powers)
+        return default_widths(drafter)
     widths = list(widths) if isinstance(widths, Sequence | np.ndarray) else [widths]
     if not all(is_int(width) and width >= 0 for width in widths):
         raise ValueError(f"widths: must be ints from 0 up, numbers of draft nodes, got {widths!r}")
     return tuple(sorted({int(width) for width in widths}))
+
+
+def default_widths(drafter: Any) -> tuple[int, ...]:
+    """Draft nodes to compile for where drafts differ in length: none, 2, 4, 8 ... and all."""
+    return (0, *(2**i for i in range(1, 10) if 2**i < drafter.num_nodes))
 
 
 def check_program(program: Program) -> None:

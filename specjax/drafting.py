@@ -67,7 +67,7 @@ def propose(program: Program, state: State) -> tuple[Proposal, State]:
     draft, drafter_state, cache = drafter.propose(
         program.target, state.cache, state.drafter, state.context, draw, width=drafter.depth
     )
-    cap = jnp.take_along_axis(caps, kinds(draft)[:, None], axis=1)
+    cap = jnp.take_along_axis(caps, draft.kinds()[:, None], axis=1)
     within = (tree.depths(draft.parent)[:, 1:] <= cap) & active[:, None]
     valid = tree.reachable(draft.parent, draft.valid & within)
     drafter_state = freeze(active, drafter_state, state.drafter)
@@ -79,13 +79,8 @@ def _caps(program: Program, state: State) -> Int[Array, "B C"]:
     """The longest draft of each row, one for each kind of draft that a policy tells apart."""
     caps = jnp.minimum(state.cap, program.drafter.depth)[:, None]
     if program.policy is None:
-        return jnp.broadcast_to(caps, (len(caps), getattr(program.drafter, "num_kinds", 1)))
+        return jnp.broadcast_to(caps, (len(caps), program.num_kinds))
     return jnp.minimum(caps, program.policy.caps(state.policy, state.finish == RUNNING))
-
-
-def kinds(draft: Draft) -> Int[Array, " B"]:
-    """The kind of each row's draft."""
-    return jnp.zeros(draft.tokens.shape[0], jnp.int32) if draft.kind is None else draft.kind
 
 
 def deepest(draft: Draft) -> Int[Array, " B"]:

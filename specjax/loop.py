@@ -87,7 +87,7 @@ def start(
         record=None if num_top is None else Record.empty(batch, capacity, num_top),
         policy=()
         if program.policy is None
-        else program.policy.init(batch, drafter.depth, getattr(drafter, "num_kinds", 1)),
+        else program.policy.init(batch, drafter.depth, program.num_kinds),
     )
 
 
@@ -192,10 +192,7 @@ def _target_pass(program: Program, state: State, draft: Draft):
     """Feed the newest token and every draft node; only rows still running write."""
     first = state.context.length - 1
     inputs = jnp.concatenate([state.context.newest(), draft.tokens], axis=1)
-    shape = {}
-    if not is_chain(program, draft):
-        shape["positions"] = first[:, None] + tree.depths(draft.parent)
-        shape["mask"] = tree.ancestors(draft.parent)
+    shape = {} if is_chain(program, draft) else tree.fed_from(draft.parent, first)
     hidden, cache, features = program.target.extend(
         inputs if draft.hidden is None else draft.hidden,
         first,

@@ -38,6 +38,11 @@ class Program:
         return self.drafter.num_nodes == self.drafter.depth
 
     @property
+    def num_kinds(self) -> int:
+        """How many kinds of drafts the drafter tells apart."""
+        return getattr(self.drafter, "num_kinds", 1)
+
+    @property
     def passes(self) -> tuple[int, ...]:
         """Numbers of draft nodes that a pass may feed, ascending; the last feeds all."""
         num = self.drafter.num_nodes

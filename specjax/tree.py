@@ -121,6 +121,13 @@ def ancestors(parent: Int[Array, "B N"]) -> Bool[Array, "B M M"]:
     return seen
 
 
+def fed_from(
+    parent: Int[Array, "B N"], start: Int[Array, " B"]
+) -> dict[str, Int[Array, "B M"] | Bool[Array, "B M M"]]:
+    """What a target is told of a tree whose root is at position ``start``: positions and mask."""
+    return {"positions": start[:, None] + depths(parent), "mask": ancestors(parent)}
+
+
 def depths(parent: Int[Array, "B N"]) -> Int[Array, "B M"]:
     """Distance of each node from the root."""
     return ancestors(parent).sum(-1, dtype=jnp.int32) - 1

@@ -58,6 +58,10 @@ class Draft:
     remaining: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     kind: Int[Array, " B"] | None = None
 
+    def kinds(self) -> Int[Array, " B"]:
+        """The kind of each row's draft."""
+        return jnp.zeros(len(self.tokens), jnp.int32) if self.kind is None else self.kind
+
 
 @struct.dataclass
 class Node:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from specjax.adaptive import Adaptive
 from specjax.api import Decoder
 from specjax.bench.costs import time_passes
-from specjax.configure import choose_widths
+from specjax.configure import default_widths
 from specjax.program import Program
 from specjax.prompts import Prompt
 from specjax.settings import Settings
@@ -40,12 +40,12 @@ def adapt(
     """
     program = decoder.program
     depth = program.drafter.depth
-    widths = program.widths
-    if widths is None:
-        widths = choose_widths(None, program.drafter, Adaptive(jnp.ones(depth + 1)), None)
+    widths = default_widths(program.drafter) if program.widths is None else program.widths
     wide = Program(program.target, program.drafter, program.verifier, widths=widths)
-    drafts, (one, *others) = time_passes(decoder, prompt, (0, *wide.passes), repeats, settings)
-    costs = [cost / one for cost in others]
+    fed = sorted({0, *wide.passes})
+    drafts, seconds = time_passes(decoder, prompt, fed, repeats, settings)
+    one = seconds[0]
+    costs = [seconds[fed.index(num)] / one for num in wide.passes]
     policy = Adaptive(
         pass_costs=jnp.asarray(by_length(wide, costs), jnp.float32),
         draft_cost=jnp.float32(drafts / one / depth if program.drafter.samples else 0),

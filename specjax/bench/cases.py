@@ -41,16 +41,16 @@ class RoundCosts:
     @classmethod
     def measure(cls, target: Any, drafter: Any, prompt: list[int]) -> RoundCosts:
         """Time a drafter of 7 tokens and its passes after a prompt."""
-        drafts, (one, *passes) = time_passes(
-            Decoder(target, drafter), prompt, (0, *WIDTHS), 3, {"max_new_tokens": 64}
+        drafts, passes = time_passes(
+            Decoder(target, drafter), prompt, WIDTHS, 3, {"max_new_tokens": 64}
         )
-        draft = drafts / one / (drafter.depth if drafter.samples else 1)
-        return cls(tuple(cost / one for cost in passes), draft, drafter.samples)
+        draft = drafts / passes[0] / (drafter.depth if drafter.samples else 1)
+        return cls(tuple(cost / passes[0] for cost in passes), draft, drafter.samples)
 
     def by_length(self) -> list[float]:
         """Cost of the pass for drafts of 0 to 7 tokens, of the widths compiled."""
         fits = [next(i for i, width in enumerate(WIDTHS) if width >= n) for n in range(8)]
-        return [1.0, *(self.passes[i] for i in fits[1:])]
+        return [self.passes[i] for i in fits]
 
     def speedup(self, metrics: Metrics, fixed: int | None) -> float:
         """Tokens over what their rounds cost; with a ``fixed`` length a pass is that or plain."""

@@ -3,7 +3,7 @@
 python -m specjax.bench.compiling
 
 Thirty thin layers, on the machine's own device: what counts is the number of operations. Two
-cores: expect 5 to 40 seconds a line, and no copies.
+cores: expect 15 to 70 seconds a line, and no copies. Needs the test extra.
 """
 
 from __future__ import annotations

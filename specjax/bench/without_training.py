@@ -19,7 +19,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ class Study:
         )
 
     def costs_of(self, name: str) -> RoundCosts | None:
-        """RoundCosts of the drafter of this name; None for what mixes two kinds."""
+        """Costs of the drafter of this name; None for what mixes two kinds."""
         if "tree" in name or "then" in name:
             return None
         return next((c for of, c in self.costs.items() if name.startswith(of)), None)
@@ -162,27 +162,30 @@ class Study:
                     found[name][str(length)] = speeds
         self.show_promises(found)
 
-    def by_group(self, value: Any, rows: list[Metrics]) -> list[float]:
-        """Some ratio of all rows, then of each group's, pooled."""
-        picked = [range(len(rows))]
-        picked += [[i for i, g in enumerate(self.groups) if g == name] for name in NAMES[1:]]
-        return [value([rows[i] for i in each]) for each in picked]
+    def by_group(self, value: Callable[[list[int]], float]) -> list[float]:
+        """A value of all prompts together, then of each group's, by their numbers."""
+        every = [list(range(len(self.prompts)))]
+        every += [[i for i, g in enumerate(self.groups) if g == name] for name in NAMES[1:]]
+        return [value(numbers) for numbers in every]
 
     def lengths(self, rows: list[Metrics]) -> list[float]:
         """E of all and of each group."""
-        return self.by_group(
-            lambda some: ratio(sum(m.num_tokens for m in some), sum(m.num_rounds for m in some)),
-            rows,
-        )
+
+        def pooled(numbers: list[int]) -> float:
+            tokens = sum(rows[i].num_tokens for i in numbers)
+            return ratio(tokens, sum(rows[i].num_rounds for i in numbers))
+
+        return self.by_group(pooled)
 
     def speedups(self, rows: list[Metrics], costs: RoundCosts, length: int | None) -> list[float]:
         """Predicted speedup of all and of each group."""
 
-        def pooled(some: list[Metrics]) -> float:
-            passes = [m.num_tokens / costs.speedup(m, length) for m in some if m.num_tokens]
-            return ratio(sum(m.num_tokens for m in some), sum(passes))
+        def pooled(numbers: list[int]) -> float:
+            some = [rows[i] for i in numbers if rows[i].num_tokens]
+            passes = sum(m.num_tokens / costs.speedup(m, length) for m in some)
+            return ratio(sum(m.num_tokens for m in some), passes)
 
-        return self.by_group(pooled, rows)
+        return self.by_group(pooled)
 
     def print_line(self, label: str, lengths: list[float], speeds: list[float] | None) -> None:
         """One line of the table."""
@@ -236,14 +239,11 @@ class Study:
     def measured(self, seconds: dict, name: str, rows: dict) -> list[float]:
         """Tokens a second over those of plain decoding, of all and of each group."""
 
-        def rate(which: str, picked: list[int]) -> float:
-            return sum(rows[which][i].num_tokens for i in picked) / sum(
-                seconds[which][i] for i in picked
-            )
+        def rate(which: str, numbers: list[int]) -> float:
+            tokens = sum(rows[which][i].num_tokens for i in numbers)
+            return ratio(tokens, sum(seconds[which][i] for i in numbers))
 
-        picked = [list(range(len(self.prompts)))]
-        picked += [[i for i, g in enumerate(self.groups) if g == group] for group in NAMES[1:]]
-        return [ratio(rate(name, each), rate("plain", each)) for each in picked]
+        return self.by_group(lambda numbers: ratio(rate(name, numbers), rate("plain", numbers)))
 
 
 NAMES = ("all", *GROUPS, "chat")

@@ -129,18 +129,17 @@ class FirstOf:
 
     def _alike(self, draft: Draft, first_kind: int) -> Draft:
         """A draft of as many nodes as the largest has, and of a kind of its own."""
-        batch, num = draft.tokens.shape
+        num = draft.tokens.shape[1]
         more = ((0, 0), (0, self.num_nodes - num))  # hanging from the root, never valid
         probs = draft.probs
         if probs is not None:
             probs = jnp.pad(probs, (*more, (0, 0)))
-        kind = jnp.zeros(batch, jnp.int32) if draft.kind is None else draft.kind
         return Draft(
             tokens=jnp.pad(draft.tokens, more),
             parent=jnp.pad(draft.parent, more),
             valid=jnp.pad(draft.valid, more),
             probs=probs,
-            kind=first_kind + kind,
+            kind=first_kind + draft.kinds(),
         )
 
     def _with_states(self, draft: Draft, turns: Turns, states: list, target, cache, context):
@@ -155,10 +154,7 @@ class FirstOf:
         others = turns.chosen != index
         tokens = jnp.concatenate([context.newest(), draft.tokens], axis=1)
         first = context.length - 1
-        shape = {}
-        if self.num_nodes > self.depth:
-            shape["positions"] = first[:, None] + tree.depths(draft.parent)
-            shape["mask"] = tree.ancestors(draft.parent)
+        shape = tree.fed_from(draft.parent, first) if self.num_nodes > self.depth else {}
 
         def run(carry):
             count = jnp.where(others, tokens.shape[1], 0)
