@@ -29,9 +29,10 @@ from specjax.models import (
 from specjax.models.config import Config, Experts, LayerKind
 from specjax.models.decoder import DecoderLM
 from specjax.models.eight_bits import quantize
+from specjax.models.kv_copies import sharded
 from specjax.models.layers import Weights, random_weights
 from specjax.models.table import Checkpoint, Table
-from specjax.models.weights import assemble, weight_sharding
+from specjax.models.weights import assemble, shard, weight_sharding
 
 __all__ = [
     "Checkpoint",
@@ -46,6 +47,8 @@ __all__ = [
     "family",
     "quantize",
     "random_weights",
+    "shard",
+    "sharded",
     "weight_sharding",
 ]
 

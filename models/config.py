@@ -42,8 +42,10 @@ class Config:
     ``norm_before`` and ``norm_after`` say where a layer normalises: what its two parts read, what
     they return, or both. ``parallel`` feeds both parts the same input. ``num_positions`` is the
     number of learned position embeddings, None where positions are rotations. ``head_norm``
-    normalises queries and keys: each head's channels, or all of them together. ``published`` is
-    the config.json that this was read from; it is no part of what makes two shapes equal.
+    normalises queries and keys: each head's channels, or all of them together. ``kv_copies`` is
+    how often weights and cache hold each key head, so that more devices than key heads have one
+    of their own. ``published`` is the config.json that this was read from; it is no part of what
+    makes two shapes equal.
     """
 
     vocab_size: int
@@ -73,6 +75,7 @@ class Config:
     qkv_bias: bool = False
     output_bias: bool = False
     mlp_bias: bool = False
+    kv_copies: int = 1
     published: Mapping[str, Any] | None = dataclasses.field(
         default=None, compare=False, repr=False, kw_only=True
     )
@@ -82,7 +85,12 @@ class Config:
         return len(self.layers)
 
     @property
+    def num_cache_heads(self) -> int:
+        """Key heads as weights and cache hold them: the model's own, each with its copies."""
+        return self.num_kv_heads * self.kv_copies
+
+    @property
     def qkv_sizes(self) -> tuple[int, int, int]:
-        """Channels of all queries, keys and values of a layer."""
-        keys = self.num_kv_heads * self.head_dim
+        """Channels of all queries, keys and values of a layer, copies included."""
+        keys = self.num_cache_heads * self.head_dim
         return self.num_heads * self.head_dim, keys, keys

@@ -18,6 +18,7 @@ from specjax.models.layers import ExpertWeights, Norm, Weights, split_heads
 from specjax.models.rope import Rope, rotate, rotation
 from specjax.nn import attention, layer_norm, rms_norm, soft_cap, wide
 from specjax.protocols import Tokenizer
+from specjax.sharding import Layout
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "silu": jax.nn.silu,
@@ -42,11 +43,15 @@ class Pass:
 
 @struct.dataclass
 class DecoderLM:
-    """A decoder-only language model, a ``specjax.protocols.Target``: its leaves are weights."""
+    """A decoder-only language model, a ``specjax.protocols.Target``: its leaves are weights.
+
+    ``layout`` is how they lie on several devices, and how caches and states are to.
+    """
 
     weights: Weights
     config: Config = struct.field(pytree_node=False)
     tokenizer: Tokenizer | None = struct.field(pytree_node=False, default=None)
+    layout: Layout | None = struct.field(pytree_node=False, default=None)
 
     @property
     def vocab_size(self) -> int:
@@ -79,16 +84,17 @@ class DecoderLM:
         With ``scratch`` layers that see a window keep a ring, as ``KVCache.zeros`` says.
         """
         config = self.config
-        return KVCache.zeros(
+        cache = KVCache.zeros(
             batch,
             capacity,
-            config.num_kv_heads,
+            config.num_cache_heads,
             config.head_dim,
             self.dtype,
             windows=[kind.window for kind in config.layers],
             scratch=scratch,
             counts_experts=config.experts is not None,
         )
+        return self._laid_out(cache)
 
     def extend(
         self,
@@ -121,8 +127,18 @@ class DecoderLM:
         outputs = {}
         for index in layers:
             hidden, cache = self._layer(index, hidden, cache, this)
-            outputs[index] = hidden
-        return hidden, cache, tuple(outputs[index] for index in capture)
+            outputs[index] = hidden = self._whole(hidden)
+        return hidden, self._laid_out(cache), tuple(outputs[index] for index in capture)
+
+    def _whole(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Sum the devices' parts of a layer's output up: each then has all channels of its rows."""
+        return hidden if self.layout is None else self.layout.rows(hidden)
+
+    def _laid_out(self, cache: KVCache) -> KVCache:
+        """Cut a cache between rows and between key heads, as weights are."""
+        if self.layout is None:
+            return cache
+        return cache.laid_out(self.layout)
 
     def _layer(self, index: int, hidden, cache: KVCache, this: Pass):
         """One block: attention, then a feed-forward network, each added to its input."""
@@ -139,7 +155,10 @@ class DecoderLM:
     def _attend(self, index: int, x, cache: KVCache, this: Pass):
         """Attention: read and write the cache of layer ``index``."""
         config, weights, kind = self.config, self.weights.layers[index], self.config.layers[index]
-        query, key, value = split_heads(config, weights.qkv(x))
+        # Without the barrier the TPU's compiler folds the heads into the product, and on every
+        # call lays all its kernels out anew.
+        joined = jax.lax.optimization_barrier(weights.qkv(x))
+        query, key, value = split_heads(config, joined)
         query = self._normalise_heads(weights.query_norm, query)
         key = self._normalise_heads(weights.key_norm, key)
         if kind.rope is not None:
@@ -179,16 +198,10 @@ class DecoderLM:
             normalise=chooses.normalised,
             valid=used,
         )
-        mixed = experts.mix(
-            flat,
-            chosen,
-            share,
-            used,
-            weights.gate.stack,
-            weights.up.stack,
-            weights.down.stack,
-            activation=ACTIVATIONS[self.config.activation],
-        )
+        stacks = weights.gate.stack, weights.up.stack, weights.down.stack
+        mix = experts.mix if self.layout is None else partial(experts.mix_on, self.layout, batch)
+        activation = ACTIVATIONS[self.config.activation]
+        mixed = mix(flat, chosen, share, used, *stacks, activation=activation)
         num = experts.num_read(chosen.reshape(batch, length, -1), valid, chooses.num)
         return mixed.reshape(x.shape), cache.count_experts(index, num)
 

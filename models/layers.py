@@ -248,7 +248,7 @@ def split_heads(
     config: Config, x: Float[Array, "B T C"]
 ) -> tuple[Float[Array, "B T H D"], Float[Array, "B T G D"], Float[Array, "B T G D"]]:
     """Query, key and value heads of ``qkv``'s output."""
-    x = x.reshape(*x.shape[:-1], config.num_kv_heads, -1, config.head_dim)
+    x = x.reshape(*x.shape[:-1], config.num_cache_heads, -1, config.head_dim)
     query = x[..., :-2, :].reshape(*x.shape[:2], config.num_heads, config.head_dim)
     return query, x[..., -2, :], x[..., -1, :]
 

@@ -76,6 +76,8 @@ class Table:
                 rows = [Rows(name, index * num, num)]
             case names:
                 rows = _joined_heads(self.config, names)
+        if path.endswith("key_norm.scale") and num > self.config.head_dim:
+            rows = _copied_heads(self.config, rows)
         return [dataclasses.replace(r, tensor=r.tensor.replace("*", layer)) for r in rows]
 
     def stored(self) -> dict[str, tuple[int, ...]]:
@@ -166,18 +168,31 @@ def _of_expert(rows: Iterable[Rows], expert: int | None) -> list[Rows]:
 
 
 def _joined_heads(config: Config, names: tuple[str, str, str]) -> list[Rows]:
-    """For each key head its query heads, its key and its value, as ``Layer.qkv`` has them."""
+    """For each key head its query heads, its key and its value, as ``Layer.qkv`` has them.
+
+    Copies of a key head share its query heads among them.
+    """
+    query, keys, values = dataclasses.replace(config, kv_copies=1).qkv_sizes
     starts, taken = [], dict.fromkeys(names, 0)
-    for name, size in zip(names, config.qkv_sizes, strict=True):
+    for name, size in zip(names, (query, keys, values), strict=True):
         starts.append(taken[name])
         taken[name] += size
-    shared = config.num_heads // config.num_kv_heads
+    shared = config.num_heads // config.num_cache_heads
     sizes = [shared * config.head_dim, config.head_dim, config.head_dim]
     return [
-        Rows(name, start + head * size, size)
-        for head in range(config.num_kv_heads)
-        for name, start, size in zip(names, starts, sizes, strict=True)
+        Rows(name, start + index * size, size)
+        for head in range(config.num_cache_heads)
+        for name, start, size, index in zip(
+            names, starts, sizes, (head, *[head // config.kv_copies] * 2), strict=True
+        )
     ]
+
+
+def _copied_heads(config: Config, rows: list[Rows]) -> list[Rows]:
+    """What a tensor holds for all key heads, once for each copy of a head."""
+    (whole,), size = rows, config.head_dim
+    heads = range(config.num_cache_heads)
+    return [Rows(whole.tensor, head // config.kv_copies * size, size) for head in heads]
 
 
 def _values(leaves: Mapping[str, Any], path: str, expert: int | None) -> np.ndarray:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,15 @@ import numpy as np
 from jax.sharding import Mesh, Sharding
 from jaxtyping import Array
 
-from specjax import sharding
 from specjax.models import eight_bits, layers
 from specjax.models.config import Config
+from specjax.models.kv_copies import sharded, with_copies
 from specjax.models.layers import Parameter, Weights, pack, parameters
 from specjax.models.table import Checkpoint, Index, Reader, Table, bounds
+from specjax.sharding import RULES, Layout, Rules
+
+if TYPE_CHECKING:
+    from specjax.models.decoder import DecoderLM
 
 Shardings = Callable[[Parameter], Sharding]
 
@@ -64,10 +69,35 @@ def _read(table, checkpoint, path, parameter, dtype, index: Index) -> np.ndarray
     return table.read(checkpoint, path, parameter, index).astype(dtype)
 
 
-def weight_sharding(config: Config, mesh: Mesh, parameter: Parameter) -> Sharding:
-    """How ``specjax.sharding`` lays a weight over a mesh; heads are cut between key heads only."""
+def weight_sharding(config: Config, layout: Layout, parameter: Parameter) -> Sharding:
+    """How a weight lies on a mesh; heads are cut between key heads only."""
     sizes = {name: n for name, n in zip(parameter.axes, parameter.shape, strict=True) if name}
-    return sharding.sharding(mesh, parameter.axes, sizes | {"kv_heads": config.num_kv_heads})
+    return layout.sharding(parameter.axes, sizes | {"kv_heads": config.num_cache_heads})
+
+
+def shard(target: DecoderLM, mesh: Mesh, rules: Rules = RULES) -> DecoderLM:
+    """Lay a model that is on one device over a mesh; ``load(..., mesh=)`` does it while reading.
+
+    Raises:
+        ValueError: the model lies on a mesh already, or the rules do not go with the mesh.
+    """
+    if target.layout is not None:
+        raise ValueError("target: lies on a mesh already; load it on one device first")
+    layout = Layout(mesh, rules)
+    config = sharded(target.config, layout)
+    declared = parameters(config)
+    leaves: dict[str, Array] = {}
+    for path, leaf in layers.unpack(target.weights).items():
+        parameter = declared.get(path) or _in_eight_bits(path, declared)
+        leaf = with_copies(config, path, leaf)
+        leaves[path] = jax.device_put(leaf, weight_sharding(config, layout, parameter))
+    return dataclasses.replace(target, weights=pack(leaves), config=config, layout=layout)
+
+
+def _in_eight_bits(path: str, declared: Mapping[str, Parameter]) -> Parameter:
+    """What a weight in eight bits, or its scale, is declared as."""
+    kernel = path.rpartition(".")[0] + ".kernel"
+    return layers.quantized(kernel, declared[kernel])[path]
 
 
 def place(read: Reader, shape: tuple[int, ...], layout: Sharding | None) -> Array:

@@ -27,6 +27,7 @@ from specjax.request import bucket, build, limit_of
 from specjax.result import Result
 from specjax.sampling import FILTERS
 from specjax.settings import Settings
+from specjax.sharding import layout_of
 from specjax.stream import Stream
 from specjax.types import OUT_OF_BUDGET, RUNNING
 
@@ -97,6 +98,7 @@ class Decoder:
             policy=policy,
             num_tokens=num_tokens_of(self.tokenizer, target.vocab_size),
             widths=choose_widths(widths, drafter, policy, stopping),
+            layout=layout_of(target),
         )
         self.max_length = _checked_capacity(capacity, target.max_length)
         if prefill_chunk is None:

@@ -16,6 +16,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from specjax.protocols import Cache
+from specjax.sharding import Layout
 
 
 def write_slots(
@@ -138,6 +139,16 @@ class KVCache:
         """Note how many experts a layer has read in this pass."""
         assert self.experts is not None
         return dataclasses.replace(self, experts=self.experts.at[:, layer].set(num))
+
+    def laid_out(self, layout: Layout) -> KVCache:
+        """Lie on a mesh: cut between rows and, where the devices divide them, between heads."""
+
+        def cut(x):
+            axes = ("batch", None, "kv_heads", None)[: x.ndim]
+            units = {"batch": x.shape[0], "kv_heads": x.shape[2] if x.ndim == 4 else 1}
+            return layout.constrain(x, axes, units)
+
+        return jax.tree.map(cut, self)
 
     def insert(self, slot: Int[Array, ""] | int, one: KVCache) -> KVCache:
         """Put the single row of ``one`` into row ``slot``."""

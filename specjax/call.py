@@ -73,8 +73,12 @@ def prepare(
         draft_processors=draft_chain,
         stops=stops,
     )
+    request = dataclasses.replace(request, sampling=sampling)
+    if program.layout is not None:
+        program = program.layout.put_whole(program)
+        request = program.layout.put_rows(request)
     every = [row for row in rows for _ in range(request.num_samples)]
-    return Call(program, dataclasses.replace(request, sampling=sampling), every)
+    return Call(program, request, every)
 
 
 _joined = lru_cache(maxsize=16)(join)

@@ -31,9 +31,9 @@ class Output:
     record: Record | None
 
 
-def output_of(state: State) -> Output:
-    """The part of a state that the host wants."""
-    return Output(
+def output_of(program: Program, state: State) -> Output:
+    """The part of a state that the host wants, whole on every host."""
+    output = Output(
         tokens=state.context.tokens,
         begin=state.begin,
         length=state.context.length,
@@ -42,6 +42,7 @@ def output_of(state: State) -> Output:
         stats=state.stats,
         record=state.record,
     )
+    return output if program.layout is None else program.layout.replicate(output)
 
 
 def _begin(program: Program, request: Request, chunk: int) -> State:
@@ -65,7 +66,7 @@ def generate(
 ) -> tuple[Output, State | None]:
     """Allocate, prefill and decode to the end: one dispatch."""
     state = loop.complete(program, _begin(program, request, chunk))
-    return output_of(state), state if keep_state else None
+    return output_of(program, state), state if keep_state else None
 
 
 @partial(jax.jit, static_argnames=("capacity", "chunk"))
@@ -74,7 +75,7 @@ def resume(
 ) -> tuple[Output, State]:
     """Decode on from where a call ended: one dispatch. The state given stays as it is."""
     state = loop.complete(program, rows.resume(program, state, limit, capacity, chunk=chunk))
-    return output_of(state), state
+    return output_of(program, state), state
 
 
 @partial(jax.jit, static_argnames="chunk")
@@ -87,7 +88,7 @@ def begin(program: Program, request: Request, *, chunk: int) -> State:
 def advance(program: Program, state: State, rounds: Int[Array, ""]) -> tuple[State, Output]:
     """Run some rounds; the state's memory is used again for the one returned."""
     state = loop.advance(program, state, rounds)
-    return state, jax.tree.map(jnp.copy, output_of(state))
+    return state, jax.tree.map(jnp.copy, output_of(program, state))
 
 
 @partial(jax.jit, donate_argnames="state")

@@ -6,13 +6,16 @@ A loop over what was picked, not ``jax.lax.ragged_dot``: on a CPU that multiplie
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Int8
 
 from specjax import int8
 from specjax.nn import wide
+from specjax.sharding import Layout
 
 Stack = Float[Array, "E _ _"] | tuple[Int8[Array, "E _ _"], Float[Array, "E _"]]
 """Kernels [E, in, out] of all experts, or weights in eight bits, [E, out, in], with scales."""
@@ -69,8 +72,9 @@ def mix(
 
     An expert is read only if a valid position has chosen it: once for up to 16 positions in all,
     else once for each block of its positions. Experts have no capacity: no position is dropped.
-    Sums are in float32 or wider. A position that is not ``valid`` gives zeros. For a given N, what
-    a position gives does not depend on what the others hold or choose.
+    Sums are in float32 or wider. A position that is not ``valid`` gives zeros, and an expert that
+    is not in the stacks nothing. For a given N, what a position gives does not depend on what the
+    others hold or choose.
 
     Kernels may be in eight bits: then [E, out, in], each stack with its scales f[E, out].
     """
@@ -96,18 +100,85 @@ def mix(
     start = jnp.zeros((), jnp.int32), outputs
     _, outputs = jax.lax.while_loop(lambda carry: carry[0] < ends[-1], compute, start)
     parts = outputs[jnp.argsort(order)].reshape(num, num_chosen, -1)
-    mixed = (parts * share.astype(dtype)[..., None]).sum(1)
-    return jnp.where(valid[:, None], mixed, 0.0).astype(x.dtype)
+    parts = jnp.where(_here(chosen, valid, num_experts)[..., None], parts, 0.0)
+    return (parts * share.astype(dtype)[..., None]).sum(1).astype(x.dtype)
+
+
+def mix_on(
+    layout: Layout,
+    batch: int,
+    x: Float[Array, "N D"],
+    chosen: Int[Array, "N C"],
+    share: Float[Array, "N C"],
+    valid: Bool[Array, " N"],
+    gate: Stack,
+    up: Stack,
+    down: Stack,
+    *,
+    activation: Callable[[Array], Array] = jax.nn.silu,
+) -> Float[Array, "N D"]:
+    """``mix`` on a mesh: each device computes its rows, and of the experts what it holds.
+
+    That is a part of every expert, or whole experts, as the layout's rules say; one all-reduce
+    adds them up. ``batch`` is the number of rows that the N positions belong to.
+    """
+    num_experts, inner = _sizes(down)
+    units = {"batch": batch, "experts": num_experts, "mlp": inner}
+
+    def spec(*axes: str | None) -> PartitionSpec:
+        return layout.sharding(axes, units).spec
+
+    rows, (gates, downs) = spec("batch", None), _stack_specs(spec, isinstance(down, tuple))
+    by_experts, within = spec("experts", "mlp")
+    axis = by_experts or within
+
+    def part(x, chosen, *rest):
+        if by_experts is not None:
+            held = num_experts // layout.mesh.shape[by_experts]
+            chosen = chosen - jax.lax.axis_index(by_experts) * held
+        mixed = mix(x, chosen, *rest, activation=activation)
+        return mixed if axis is None else jax.lax.psum(mixed, axis)
+
+    return jax.shard_map(
+        part,
+        mesh=layout.mesh,
+        in_specs=(rows, rows, rows, spec("batch"), gates, gates, downs),
+        out_specs=rows,
+        check_vma=False,
+    )(x, chosen, share, valid, gate, up, down)
+
+
+def _sizes(down: Stack) -> tuple[int, int]:
+    """How many experts a stack holds, and their inner size."""
+    if isinstance(down, tuple):
+        return down[0].shape[0], down[0].shape[2]
+    return down.shape[0], down.shape[1]
+
+
+def _stack_specs(spec: Callable[..., PartitionSpec], eight_bits: bool) -> tuple[Any, Any]:
+    """How the stacks of gate and up, and that of down, are cut."""
+    in_out, out_in = spec("experts", None, "mlp"), spec("experts", "mlp", None)
+    if eight_bits:  # [out, in], and a scale for each output
+        return (out_in, spec("experts", "mlp")), (in_out, spec("experts", None))
+    return in_out, out_in
+
+
+def _here(
+    chosen: Int[Array, "N C"], valid: Bool[Array, " N"], num_experts: int
+) -> Bool[Array, "N C"]:
+    """Which choices are of experts in the stacks."""
+    return valid[:, None] & (chosen >= 0) & (chosen < num_experts)
 
 
 def _by_expert(
     chosen: Int[Array, "N C"], valid: Bool[Array, " N"], num_experts: int
 ) -> tuple[Int[Array, " A"], Int[Array, " A"], Int[Array, " E"]]:
-    """Sort the N * C assignments by expert, those that are not valid last.
+    """Sort the N * C assignments by expert, those that are not valid or not held last.
 
     Gives their order, the expert of each in that order, and where each expert's group ends.
     """
-    expert = jnp.where(valid[:, None], chosen, num_experts).reshape(-1)
+    held = _here(chosen, valid, num_experts)
+    expert = jnp.where(held, chosen, num_experts).reshape(-1)
     order = jnp.argsort(expert, stable=True)
     expert = expert[order]
     each = jnp.arange(num_experts, dtype=expert.dtype)

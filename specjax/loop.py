@@ -69,7 +69,7 @@ def start(
     seen = jnp.pad(tokens, ((0, 0), (0, drafter.tree_depth + 1)))
     cache = program.target.init_cache(batch, slots, scratch=scratch)
     begin = partial(sampling.start_processors, tokens=seen, length=length, sampling=sampling_values)
-    return State(
+    state = State(
         context=Context(tokens, length),
         cache=cache,
         drafter=drafter.init(program.target, batch, slots),
@@ -89,6 +89,7 @@ def start(
         if program.policy is None
         else program.policy.init(batch, drafter.depth, program.num_kinds),
     )
+    return program.laid_out(state)
 
 
 def prefill(program: Program, state: State, *, chunk: int) -> State:
@@ -173,7 +174,7 @@ def advance(program: Program, state: State, rounds: Int[Array, ""] | int) -> Sta
 
     def step(carry):
         state, left = carry
-        return fitted_round(program, state), left - 1
+        return program.laid_out(fitted_round(program, state)), left - 1
 
     return jax.lax.while_loop(more, step, (state, jnp.asarray(rounds, jnp.int32)))[0]
 

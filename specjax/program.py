@@ -8,6 +8,7 @@ from flax import struct
 
 from specjax import sampling
 from specjax.protocols import Feedback, Policy, Processor, StoppingRule
+from specjax.sharding import Layout
 from specjax.stops import StopStrings
 
 
@@ -19,6 +20,7 @@ class Program:
     strings that end a row. ``stopping`` ends drafts while they are drawn, ``policy`` bounds them
     before. ``widths`` are the numbers of draft nodes that the target's pass is compiled for (None:
     all nodes of a draft, always). Ids from ``num_tokens`` on are padding, which no token may be.
+    ``layout`` cuts states between rows on a mesh.
     """
 
     target: Any
@@ -31,11 +33,16 @@ class Program:
     policy: Policy | None = None
     num_tokens: int | None = struct.field(pytree_node=False, default=None)
     widths: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
+    layout: Layout | None = struct.field(pytree_node=False, default=None)
 
     @property
     def is_chain(self) -> bool:
         """A chain needs no mask, and its accepted path is contiguous as it was fed."""
         return self.drafter.num_nodes == self.drafter.depth
+
+    def laid_out(self, tree: Any) -> Any:
+        """Cut arrays [B, ...] between the rows of the mesh, if there is one."""
+        return tree if self.layout is None else self.layout.rows(tree)
 
     @property
     def num_kinds(self) -> int:

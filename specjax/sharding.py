@@ -1,41 +1,165 @@
-"""How weights lie on a mesh: one table from logical axes to mesh axes."""
+"""How a model and its rows lie on a mesh: one table from logical axes to mesh axes."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
 
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Shaped
 
-RULES: Mapping[str, str | None] = {
+from specjax.protocols import Cache
+
+Rules = Mapping[str, str | None]
+
+RULES: Rules = {
+    "batch": "data",
     "vocab": "model",
     "kv_heads": "model",
     "mlp": "model",
     "experts": None,
 }
-"""The mesh axis that each logical axis of a weight is cut along; None leaves it whole."""
+"""The mesh axis that each logical axis is cut along; None leaves it whole.
+
+Experts are cut within (``mlp``), so that all devices share the work of each. ``"experts": "model"``
+gives every device whole experts instead.
+"""
+
+REPLICATED: Rules = {**dict.fromkeys(RULES), "batch": "data"}
+"""A model whole on every device, such as a draft model too small to be worth the all-reduces."""
 
 
-def sharding(
-    mesh: Mesh,
-    axes: Sequence[str | None],
-    units: Mapping[str, int],
-    rules: Mapping[str, str | None] = RULES,
-) -> NamedSharding:
-    """Lay an array with these logical axes over a mesh.
+def make_mesh(
+    data: int = 1, model: int | None = None, devices: Sequence[Any] | None = None
+) -> Mesh:
+    """Arrange devices as rows of ``data`` and columns of ``model``, all that there are if None.
 
-    ``units`` is in how many equal pieces a logical axis may be cut at most; where the mesh axis
-    does not divide them, every device holds the whole.
+    Raises:
+        ValueError: there are not so many devices, or they do not divide.
 
-    >>> import jax
-    >>> mesh = jax.make_mesh((1,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
-    >>> tuple(sharding(mesh, (None, "mlp"), {"mlp": 64}).spec)
+    >>> dict(make_mesh(1, 1, jax.devices()[:1]).shape)
+    {'data': 1, 'model': 1}
+    """
+    devices = jax.devices() if devices is None else devices
+    if data < 1 or (model is None and len(devices) % data):
+        raise ValueError(f"data: {data} does not divide {len(devices)} devices; give one that does")
+    model = len(devices) // data if model is None else model
+    if model < 1 or data * model > len(devices):
+        raise ValueError(
+            f"model: a mesh of {data} x {model} needs {data * model} devices, and there are "
+            f"{len(devices)}"
+        )
+    return jax.make_mesh(
+        (data, model),
+        ("data", "model"),
+        axis_types=(AxisType.Auto,) * 2,
+        devices=devices[: data * model],
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """A mesh, and the table that says which of its axes a logical axis is cut along.
+
+    >>> layout = Layout(make_mesh(1, 1, jax.devices()[:1]), RULES)
+    >>> tuple(layout.sharding((None, "mlp"), {"mlp": 64}).spec)
     (None, 'model')
+
+    Raises:
+        ValueError: a rule is for no axis that there is, or no axis of the mesh has a rule.
     """
 
-    def along(axis: str | None) -> str | None:
-        name = None if axis is None else rules[axis]
-        if axis is None or name not in mesh.shape:
-            return None
-        return name if units[axis] % mesh.shape[name] == 0 else None
+    mesh: Mesh
+    rules: Any = dataclasses.field(default_factory=lambda: RULES)
 
-    return NamedSharding(mesh, PartitionSpec(*(along(axis) for axis in axes)))
+    def __post_init__(self) -> None:
+        given = dict(self.rules)
+        if unknown := given.keys() - RULES.keys():
+            raise ValueError(
+                f"rules: there is no axis {sorted(unknown)}; the axes are {', '.join(RULES)}"
+            )
+        names = {name for axis, name in given.items() if axis != "batch" and name}
+        if names and not names & set(self.mesh.axis_names):
+            raise ValueError(
+                f"mesh: its axes {self.mesh.axis_names} are none of those in the rules "
+                f"({', '.join(sorted(map(str, names)))}); name them so, or give rules="
+            )
+        # jax.make_mesh makes axes that want a sharding in every type; here the compiler finds them.
+        auto = (AxisType.Auto,) * len(self.mesh.axis_names)
+        mesh = Mesh(self.mesh.devices, self.mesh.axis_names, axis_types=auto)
+        object.__setattr__(self, "mesh", mesh)
+        object.__setattr__(self, "rules", tuple(sorted(given.items())))
+
+    def size(self, axis: str) -> int:
+        """Into how many pieces the rules cut a logical axis."""
+        return self.mesh.shape.get(dict(self.rules).get(axis), 1)
+
+    def sharding(self, axes: Sequence[str | None], units: Mapping[str, int]) -> NamedSharding:
+        """Lay an array with these logical axes over the mesh.
+
+        ``units`` is in how many equal pieces a logical axis may be cut at most; where the mesh
+        axis does not divide them, every device holds the whole. Of two logical axes along the
+        same mesh axis the first is cut.
+        """
+        rules, cut = dict(self.rules), []
+        for axis in axes:
+            name = None if axis is None else rules.get(axis)
+            fits = axis is not None and name in self.mesh.shape and name not in cut
+            cut.append(name if fits and units[axis] % self.mesh.shape[name] == 0 else None)
+        return NamedSharding(self.mesh, PartitionSpec(*cut))
+
+    def constrain(
+        self, x: Shaped[Array, "..."], axes: Sequence[str | None], units: Mapping[str, int]
+    ) -> Shaped[Array, "..."]:
+        """Make the compiler lay ``x`` like this."""
+        return jax.lax.with_sharding_constraint(x, self.sharding(axes, units))
+
+    def rows(self, tree: Any) -> Any:
+        """Cut every array [B, ...] between rows. Caches pass: a model lays out its own."""
+
+        def cut(x):
+            if isinstance(x, Cache):
+                return x
+            return jax.lax.with_sharding_constraint(x, self._rows(x.shape))
+
+        return jax.tree.map(cut, tree, is_leaf=lambda x: isinstance(x, Cache))
+
+    def replicate(self, tree: Any) -> Any:
+        """Give every device, and so every host, the whole of each array."""
+        return jax.lax.with_sharding_constraint(tree, NamedSharding(self.mesh, PartitionSpec()))
+
+    def put_rows(self, tree: Any) -> Any:
+        """Bring arrays [B, ...] from the host, or one device, onto the mesh, cut between rows."""
+        return jax.tree.map(lambda x: self._put(self._rows(x.shape), x), tree)
+
+    def put_whole(self, tree: Any) -> Any:
+        """Bring what does not lie on the mesh yet onto every device of it."""
+        return jax.tree.map(partial(self._put, NamedSharding(self.mesh, PartitionSpec())), tree)
+
+    def _rows(self, shape: tuple[int, ...]) -> NamedSharding:
+        return self.sharding(("batch", *[None] * (len(shape) - 1)), {"batch": shape[0]})
+
+    def _put(self, sharding: NamedSharding, x: Any) -> Array:
+        if isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct):
+            return x
+        held = getattr(x, "sharding", None)
+        if held is not None and held.device_set == sharding.device_set:
+            return x
+        # Between hosts only what is on the host can be given to devices of others.
+        return jax.device_put(x if jax.process_count() == 1 else np.asarray(x), sharding)
+
+
+def layout_of(target: Any) -> Layout | None:
+    """How a target lies on several devices: as it says, or as its weights do; None on one."""
+    said = getattr(target, "layout", None)
+    if said is not None:
+        return said
+    for leaf in jax.tree.leaves(target):
+        held = getattr(leaf, "sharding", None)
+        if isinstance(held, NamedSharding) and held.mesh.size > 1:
+            return Layout(Mesh(held.mesh.devices, held.mesh.axis_names), REPLICATED)
+    return None

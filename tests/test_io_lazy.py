@@ -21,6 +21,7 @@ import jax
 import numpy as np
 from specjax.io.safetensors import SafetensorsCheckpoint
 from specjax.models import assemble, describe, weight_sharding
+from specjax.sharding import RULES, Layout, make_mesh
 from specjax.models.layers import parameters, unpack
 
 
@@ -35,12 +36,12 @@ class Recording(SafetensorsCheckpoint):
         return values
 
 
-mesh = jax.make_mesh((1, 8), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+layout = Layout(make_mesh(1, 8), RULES)
 for folder in sys.argv[1:]:
     checkpoint = Recording(Path(folder))
     table = describe(checkpoint.config)
     plain = unpack(assemble(table, SafetensorsCheckpoint(folder)))
-    shardings = partial(weight_sharding, table.config, mesh)
+    shardings = partial(weight_sharding, table.config, layout)
     leaves = unpack(assemble(table, checkpoint, shardings=shardings))
     for path, leaf in leaves.items():
         assert len(leaf.addressable_shards) == 8

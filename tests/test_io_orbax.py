@@ -25,32 +25,39 @@ import jax
 import numpy as np
 import specjax
 from specjax.models import describe, weight_sharding
+from specjax.models.kv_copies import with_copies
 from specjax.models.layers import parameters, unpack
+from specjax.sharding import RULES, Layout, make_mesh
 
 source, folder = sys.argv[1:]
 plain = unpack(specjax.load(source).weights)
 
 
-def mesh_of(*shape):
-    return jax.make_mesh(shape, ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+mesh_of = make_mesh
+
+
+def held(target, path):
+    return with_copies(target.config, path, plain[path])
 
 
 def check(target, mesh):
     leaves = unpack(target.weights)
     assert leaves.keys() == plain.keys()
     for path, parameter in parameters(target.config).items():
-        wanted = weight_sharding(target.config, mesh, parameter)
+        wanted = weight_sharding(target.config, Layout(mesh, RULES), parameter)
         assert leaves[path].sharding.is_equivalent_to(wanted, len(parameter.shape)), path
         for shard in leaves[path].addressable_shards:
-            np.testing.assert_array_equal(shard.data, plain[path][shard.index])
+            np.testing.assert_array_equal(shard.data, held(target, path)[shard.index])
     return {x.sharding.shard_shape(x.shape) for x in leaves.values()}
 
 
 sharded = specjax.load(source, mesh=mesh_of(2, 4))
 check(sharded, mesh_of(2, 4))
+assert sharded.config.kv_copies == 2
 specjax.save(sharded, folder, format="orbax")
-shapes = [check(specjax.load(folder, mesh=mesh_of(*x)), mesh_of(*x)) for x in [(8, 1), (1, 8)]]
-assert shapes[0] != shapes[1]
+meshes = [mesh_of(*x) for x in [(8, 1), (2, 4), (1, 8)]]
+shapes = [check(specjax.load(folder, mesh=mesh), mesh) for mesh in meshes]
+assert shapes[0] != shapes[2]
 one = specjax.load(folder)
 for path, leaf in unpack(one.weights).items():
     assert len(leaf.devices()) == 1
@@ -60,12 +67,15 @@ small = unpack(specjax.load(source, quantize="int8").weights)
 eight_bits = specjax.load(source, quantize="int8", mesh=mesh_of(2, 4))
 specjax.save(eight_bits, folder + "-8", format="orbax")
 for name, options in [(folder + "-8", {}), (folder, {"quantize": "int8"})]:
-    leaves = unpack(specjax.load(name, mesh=mesh_of(1, 8), **options).weights)
+    eight = specjax.load(name, mesh=mesh_of(1, 8), **options)
+    leaves = unpack(eight.weights)
+    assert eight.config.kv_copies == 4
     assert leaves.keys() == small.keys() != plain.keys()
     for path, leaf in leaves.items():
         assert leaf.dtype == small[path].dtype
+        whole = with_copies(eight.config, path, small[path])
         for shard in leaf.addressable_shards:
-            np.testing.assert_array_equal(shard.data, small[path][shard.index])
+            np.testing.assert_array_equal(shard.data, whole[shard.index])
     assert leaves["layers.0.up.weight"].sharding.shard_shape((48, 32)) == (6, 32)
     assert leaves["layers.0.down.weight"].sharding.shard_shape((32, 48)) == (32, 6)
 specjax.save(sharded, folder + "-hub")
@@ -77,7 +87,7 @@ print("done")
 
 def test_saved_on_one_mesh_and_restored_on_others(tmp_path):
     source = tmp_path / "source"
-    write_random_folder(source)
+    write_random_folder(source, num_key_value_heads=2)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(sys.path),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",

@@ -32,7 +32,7 @@ def traced(decoder: Decoder, ids: list[int], settings: dict[str, Any]) -> Result
         length = int(state.context.length[0])
         state, seen = compiled.watched_round(call.program, state)
         print(*round_lines(decoder, jax.device_get(seen), number, length), "", sep="\n")
-    return decoder.collect(call, compiled.output_of(state))
+    return decoder.collect(call, compiled.output_of(call.program, state))
 
 
 def round_lines(decoder: Decoder, seen: Round, number: int, length: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from functools import partial
@@ -22,7 +23,8 @@ from specjax.io.orbax import WEIGHTS as ORBAX_WEIGHTS
 from specjax.io.orbax import OrbaxCheckpoint
 from specjax.io.renamed import as_language_model
 from specjax.io.safetensors import SafetensorsCheckpoint
-from specjax.models import DecoderLM, assemble, describe, weight_sharding
+from specjax.models import DecoderLM, assemble, describe, sharded, weight_sharding
+from specjax.sharding import RULES, Layout, Rules
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+\.gguf)?")
 
@@ -33,6 +35,7 @@ def load(
     dtype: DTypeLike | None = None,
     quantize: Literal["int8"] | None = None,
     mesh: Mesh | None = None,
+    rules: Rules = RULES,
     cache_dir: str | os.PathLike[str] | None = None,
     revision: str | None = None,
 ) -> DecoderLM:
@@ -44,7 +47,9 @@ def load(
             ``"org/name/file.gguf"``).
         dtype: of the weights; float32 on CPU and bfloat16 on accelerators if None.
         quantize: "int8" keeps kernels in eight bits, with a scale for each output channel.
-        mesh: lay the weights over these devices, along its axis "model"; each reads its slices.
+        mesh: lay the weights over these devices; each reads its slices.
+        rules: which axis of the mesh cuts what, such as ``specjax.sharding.REPLICATED``; by
+            default rows lie along "data", and heads, feed-forward and vocabulary along "model".
         cache_dir: where downloads are kept; ``~/.cache/specjax`` for aliases and the Hub's own
             cache for Hub ids if None.
         revision: a branch, a tag or a commit of a Hub repository.
@@ -58,7 +63,8 @@ def load(
     if quantize not in (None, "int8"):
         raise ValueError(f"quantize: must be 'int8' or None, got {quantize!r}")
     checkpoint = open_checkpoint(name, cache_dir=cache_dir, revision=revision)
-    return from_checkpoint(checkpoint, dtype, quantize=quantize, mesh=mesh)
+    layout = None if mesh is None else Layout(mesh, rules)
+    return from_checkpoint(checkpoint, dtype, quantize=quantize, layout=layout)
 
 
 def open_checkpoint(
@@ -89,7 +95,7 @@ def from_checkpoint(
     dtype: DTypeLike = jnp.float32,
     *,
     quantize: Literal["int8"] | None = None,
-    mesh: Mesh | None = None,
+    layout: Layout | None = None,
 ) -> DecoderLM:
     """Build the model that a checkpoint describes, with a progress bar on a terminal.
 
@@ -100,17 +106,19 @@ def from_checkpoint(
         checkpoint = as_language_model(checkpoint)
     _require_layers(checkpoint)
     table = describe(checkpoint.config)
+    if layout is not None:
+        table = dataclasses.replace(table, config=sharded(table.config, layout))
     if isinstance(checkpoint, OrbaxCheckpoint):
         read = partial(checkpoint.restore, table.config)
     else:
         read = partial(assemble, table, checkpoint)
     weights = read(
         dtype,
-        shardings=None if mesh is None else partial(weight_sharding, table.config, mesh),
+        shardings=None if layout is None else partial(weight_sharding, table.config, layout),
         quantized=quantize == "int8",
         watch=partial(tqdm, desc="weights", unit="tensor", disable=None, leave=False),
     )
-    return DecoderLM(weights=weights, config=table.config, tokenizer=checkpoint.tokenizer())
+    return DecoderLM(weights, table.config, checkpoint.tokenizer(), layout)
 
 
 def _require_layers(checkpoint: Checkpoint | OrbaxCheckpoint) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import math
 import re
@@ -17,7 +18,7 @@ from jaxtyping import Array
 
 from specjax.io.files import read_json
 from specjax.io.tokenizer import Tokenizer
-from specjax.models import Config, Weights, eight_bits, layers
+from specjax.models import Config, Weights, eight_bits, kv_copies, layers
 from specjax.models.layers import Parameter, pack, parameters
 from specjax.models.weights import Shardings, place
 
@@ -99,22 +100,37 @@ class OrbaxCheckpoint:
         Raises:
             ValueError: a weight is missing, unknown, or of another shape.
         """
-        wanted = self._check(config)
+        wanted = self._check(dataclasses.replace(config, kv_copies=1))
         read: dict[str, Array] = {}
         leaves: dict[str, Array] = {}
         for path in watch(wanted):
             if path not in read:
                 layer = {p: x for p, x in wanted.items() if _layer(p) == _layer(path)}
-                read = self._read(layer, dtype, shardings)
-            leaf = read.pop(path)
+                read = self._read(config, layer, dtype, shardings)
+            leaf = self._copied(config, path, read.pop(path), wanted[path], shardings)
             if quantized and layers.is_quantizable(path):
                 leaves |= _quantized(path, wanted[path], leaf, shardings)
             else:
                 leaves[path] = leaf
         return pack(leaves)
 
+    def _copied(
+        self,
+        config: Config,
+        path: str,
+        leaf: Array,
+        parameter: Parameter,
+        shardings: Shardings | None,
+    ) -> Array:
+        """A weight as it is stored, with the copies of key heads that ``config`` wants."""
+        if shardings is None or not kv_copies.is_copied(config, path):
+            return leaf
+        leaf = kv_copies.with_copies(config, path, leaf)
+        return jax.device_put(leaf, shardings(Parameter(leaf.shape, parameter.axes)))
+
     def _read(
         self,
+        config: Config,
         wanted: Mapping[str, Parameter],
         dtype: DTypeLike,
         shardings: Shardings | None,
@@ -122,12 +138,18 @@ class OrbaxCheckpoint:
         """Read some weights together: every call takes the whole of the metadata."""
         import orbax.checkpoint as ocp
 
-        here = jnp.zeros(()).sharding
+        def layout(path: str, parameter: Parameter):
+            if shardings is None:
+                return jnp.zeros(()).sharding
+            if kv_copies.is_copied(config, path):  # no slice of what is stored is a device's own
+                return shardings(Parameter(parameter.shape, (None,) * len(parameter.shape)))
+            return shardings(parameter)
+
         abstract = {
             path: jax.ShapeDtypeStruct(
                 parameter.shape,
                 self.dtype(path) if self._is_int8(path) else dtype,
-                sharding=here if shardings is None else shardings(parameter),
+                sharding=layout(path, parameter),
             )
             for path, parameter in wanted.items()
         }

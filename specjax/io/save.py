@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import os
 import re
@@ -25,6 +26,7 @@ from specjax.io.orbax import save_leaves
 from specjax.io.safetensors import INDEX, WEIGHTS
 from specjax.io.tokenizer import Tokenizer
 from specjax.models import DecoderLM, Table, describe
+from specjax.models.kv_copies import without_copies
 from specjax.models.layers import Weights, unpack
 from specjax.protocols import Target
 
@@ -68,7 +70,9 @@ def save(
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(model.weights))
     with _whole(folder, size) as unfinished:
         if format == "orbax":
-            save_leaves(unpack(model.weights), unfinished)
+            leaves = unpack(model.weights)
+            leaves = {path: without_copies(model.config, path, x) for path, x in leaves.items()}
+            save_leaves(leaves, unfinished)
             dtype = model.weights.norm.scale.dtype
         else:
             dtype = _write_tensors(table, model.weights, unfinished, max_shard_bytes)
@@ -112,6 +116,8 @@ def _parts(target: Any) -> tuple[DecoderLM, Table, Tokenizer | None]:
             "describes it there: dataclasses.replace(target.config, published={...})"
         )
     table = describe(target.config.published)
+    copies = dataclasses.replace(table.config, kv_copies=target.config.kv_copies)
+    table = dataclasses.replace(table, config=copies)
     if table.config != target.config:
         raise ValueError(
             "target: its configuration is not what its config.json (config.published) says; "
