@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         grammar,
         io,
         loop,
+        sharding,
         stopping,
         testing,
         verify,
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from specjax.api import Decoder
     from specjax.io import load, save
     from specjax.metrics import Metrics
-    from specjax.models import quantize
+    from specjax.models import quantize, shard
     from specjax.result import Piece, Result
+    from specjax.sharding import make_mesh
 
 __all__ = [
     "Adaptive",
@@ -37,8 +39,11 @@ __all__ = [
     "io",
     "load",
     "loop",
+    "make_mesh",
     "quantize",
     "save",
+    "shard",
+    "sharding",
     "stopping",
     "testing",
     "verify",
@@ -52,8 +57,10 @@ _HOMES = {
     "Piece": "specjax.result",
     "Result": "specjax.result",
     "load": "specjax.io",
+    "make_mesh": "specjax.sharding",
     "quantize": "specjax.models",
     "save": "specjax.io",
+    "shard": "specjax.models",
 }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from specjax import compiled
@@ -20,6 +19,7 @@ from specjax.configure import (
     choose_widths,
     num_tokens_of,
 )
+from specjax.distributed import agree_on_seeds
 from specjax.loop import Program
 from specjax.prompts import Prompt, encode, encode_one, is_int
 from specjax.protocols import Policy, Processor, StoppingRule, Verifier
@@ -153,15 +153,14 @@ class Decoder:
             raise ValueError("result: has no state; call generate(..., keep_state=True)")
         if not is_int(max_new_tokens):
             raise ValueError(f"max_new_tokens: must be an int, got {max_new_tokens!r}")
-        call, state, seconds = result.suspended
-        length, finish = np.asarray(state.context.length), np.asarray(state.finish)
-        going = np.isin(finish, (RUNNING, OUT_OF_BUDGET))
+        call, state, ended, seconds = result.suspended
+        going = np.isin(ended.finish, (RUNNING, OUT_OF_BUDGET))
         settings: Settings = {"max_new_tokens": np.where(going, max_new_tokens, 0).tolist()}
-        limit = limit_of(length, settings, self.max_length)
+        limit = limit_of(ended.length, settings, self.max_length)
         capacity = max(state.context.tokens.shape[1], bucket(int(limit.max()), 128))
         begin = time.perf_counter()
         output, state = compiled.resume(
-            call.program, state, jnp.asarray(limit), capacity=capacity, chunk=self.prefill_chunk
+            call.program, state, limit, capacity=capacity, chunk=self.prefill_chunk
         )
         return self._finished(call, output, state, seconds + time.perf_counter() - begin)
 
@@ -191,10 +190,9 @@ class Decoder:
         return stream.result
 
     def _finished(self, call: Call, output: compiled.Output, state: Any, seconds: float) -> Result:
-        suspended = None if state is None else (call, state, seconds)
-        return collect(
-            call, jax.device_get(output), self.tokenizer, suspended=suspended, seconds=seconds
-        )
+        output = jax.device_get(output)
+        suspended = None if state is None else (call, state, output, seconds)
+        return collect(call, output, self.tokenizer, suspended=suspended, seconds=seconds)
 
     def score(self, prompt: Prompt, completion: str | Sequence[int]) -> list[float]:
         """Log-probability of each completion token under the target itself, at temperature 1.
@@ -235,6 +233,8 @@ class Decoder:
     def prepare(self, rows: list[list[int]], **settings: Unpack[Settings]) -> Call:
         """Check the settings of ``generate`` and lay a call out: its program and its arrays."""
         program = self.program
+        if program.layout is not None and program.layout.mesh.is_multi_process:
+            settings["seed"] = agree_on_seeds(settings.get("seed"), len(rows))
         request = build(
             rows,
             settings,

@@ -75,8 +75,7 @@ def prepare(
     )
     request = dataclasses.replace(request, sampling=sampling)
     if program.layout is not None:
-        program = program.layout.put_whole(program)
-        request = program.layout.put_rows(request)
+        program, request = program.layout.put_whole((program, request))
     every = [row for row in rows for _ in range(request.num_samples)]
     return Call(program, request, every)
 

@@ -100,4 +100,6 @@ def watched_round(program: Program, state: State) -> tuple[State, loop.Round]:
 @partial(jax.jit, static_argnames="chunk")
 def score(target: Any, tokens: Int[Array, "B L"], length: Int[Array, " B"], *, chunk: int):
     """Log-probability of every token after the first."""
-    return score_tokens(target, tokens, length, chunk=chunk)
+    scores = score_tokens(target, tokens, length, chunk=chunk)
+    layout = getattr(target, "layout", None)
+    return scores if layout is None else layout.replicate(scores)

@@ -11,6 +11,7 @@ from specjax.drafters import Plain
 from specjax.program import Program
 from specjax.prompts import is_int
 from specjax.protocols import Policy, StoppingRule, Verifier
+from specjax.sharding import layout_of
 from specjax.verify import Block, Coupled, Token, Typical
 
 VERIFIERS = {"token": Token, "block": Block, "coupled": Coupled, "typical": Typical}
@@ -86,6 +87,10 @@ def check_program(program: Program) -> None:
     missing = [layer for layer in drafter.wants if not 0 <= layer < target.num_layers]
     if missing:
         raise ValueError(f"drafter: wants layers {missing}; the target has {target.num_layers}")
+    if program.layout is None and layout_of(drafter) is not None:
+        raise ValueError(
+            "target: lies on one device, and the drafter's model on several; load both with mesh="
+        )
     if program.stopping is not None:
         _check_stopping(program)
     if program.policy is not None:

@@ -59,7 +59,11 @@ def start(
     length (default: the drafter's depth). ``num_top`` asks for a record of log-probabilities
     with so many alternatives a token. ``chunk`` is the widest prefill to come; without it no
     layer can forget what its window has left behind.
+
+    Raises:
+        ValueError: it is called under a ``shard_map`` that checks over which axes values vary.
     """
+    _require_unchecked(tokens)
     batch, capacity = tokens.shape
     drafter = program.drafter
     # Every pass may write all its nodes past the last committed token.
@@ -90,6 +94,15 @@ def start(
         else program.policy.init(batch, drafter.depth, program.num_kinds),
     )
     return program.laid_out(state)
+
+
+def _require_unchecked(tokens: Int[Array, "B L"]) -> None:
+    """Refuse what would fail deep in a loop, whose first values vary over no axis."""
+    if varying := jax.typeof(tokens).mat.varying:
+        raise ValueError(
+            f"tokens: vary over the mesh axes {', '.join(sorted(map(str, varying)))}, which "
+            "shard_map checks by default; call jax.shard_map(..., check_vma=False)"
+        )
 
 
 def prefill(program: Program, state: State, *, chunk: int) -> State:

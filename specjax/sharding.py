@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -124,7 +123,8 @@ class Layout:
         def cut(x):
             if isinstance(x, Cache):
                 return x
-            return jax.lax.with_sharding_constraint(x, self._rows(x.shape))
+            axes = ("batch", *[None] * (x.ndim - 1))
+            return self.constrain(x, axes, {"batch": x.shape[0]})
 
         return jax.tree.map(cut, tree, is_leaf=lambda x: isinstance(x, Cache))
 
@@ -132,25 +132,19 @@ class Layout:
         """Give every device, and so every host, the whole of each array."""
         return jax.lax.with_sharding_constraint(tree, NamedSharding(self.mesh, PartitionSpec()))
 
-    def put_rows(self, tree: Any) -> Any:
-        """Bring arrays [B, ...] from the host, or one device, onto the mesh, cut between rows."""
-        return jax.tree.map(lambda x: self._put(self._rows(x.shape), x), tree)
-
     def put_whole(self, tree: Any) -> Any:
         """Bring what does not lie on the mesh yet onto every device of it."""
-        return jax.tree.map(partial(self._put, NamedSharding(self.mesh, PartitionSpec())), tree)
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
 
-    def _rows(self, shape: tuple[int, ...]) -> NamedSharding:
-        return self.sharding(("batch", *[None] * (len(shape) - 1)), {"batch": shape[0]})
+        def put(x):
+            held = getattr(x, "sharding", None)
+            lies_there = held is not None and held.device_set == everywhere.device_set
+            if lies_there or isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct):
+                return x
+            # Between hosts only what is on the host can be given to devices of others.
+            return jax.device_put(np.asarray(x) if self.mesh.is_multi_process else x, everywhere)
 
-    def _put(self, sharding: NamedSharding, x: Any) -> Array:
-        if isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct):
-            return x
-        held = getattr(x, "sharding", None)
-        if held is not None and held.device_set == sharding.device_set:
-            return x
-        # Between hosts only what is on the host can be given to devices of others.
-        return jax.device_put(x if jax.process_count() == 1 else np.asarray(x), sharding)
+        return jax.tree.map(put, tree)
 
 
 def layout_of(target: Any) -> Layout | None:
