@@ -95,8 +95,7 @@ class RowDraw:
         )
         greedy = jnp.broadcast_to(self.sampling.temperature[:, None] == 0, node.depth.shape)
         ranked = sampling.perturb(processed, self._noise_at(node), greedy)
-        value, tokens = jax.lax.top_k(ranked, num)
-        tokens = tokens.astype(jnp.int32)
+        value, tokens = _largest(ranked, num)
         law = sibling_laws(processed, tokens, greedy) if self.records_law else None
         score = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens, axis=-1)
         alive = jnp.isfinite(value)
@@ -130,6 +129,18 @@ class RowDraw:
             alive=within[..., None] & supported,
             key=rng.fold(node.key, ordinal),
         )
+
+
+def _largest(
+    ranked: Float[Array, "B F V"], num: int
+) -> tuple[Float[Array, "B F C"], Int[Array, "B F C"]]:
+    """The ``num`` largest of each row, of equals the lower index first."""
+    if num > 1:
+        value, index = jax.lax.top_k(ranked, num)
+        return value, index.astype(jnp.int32)
+    # Over a vocabulary in pieces top_k gathers all of it, and argmax only each piece's largest.
+    index = ranked.argmax(-1, keepdims=True).astype(jnp.int32)
+    return jnp.take_along_axis(ranked, index, axis=-1), index
 
 
 def sibling_laws(

@@ -9,7 +9,9 @@ input, and a line a batch such as this one of SmolLM2-135M on two CPU cores (--b
 The first line of each capacity counts compilation too. A question is {"question_id": 81,
 "category": "writing", "turns": ["..."]}; its first turn is asked. --prompt "..." asks one thing
 instead. For an accelerator: pip install -e ".[tpu]" or ".[cuda]"; nothing else changes,
-only weights are then bfloat16 instead of float32. One device is used.
+only weights are then bfloat16 instead of float32. One device is used, or several with --mesh
+DATAxMODEL: rows are cut into DATA parts, weights into MODEL parts. For files so long that a run
+may be killed, and for several hosts, there is batch_generate.py.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 import specjax
+from specjax.sharding import make_mesh
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -28,15 +33,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     questions = [as_question(args.prompt)] if args.prompt else read_questions(args.questions)
     size = min(args.batch, len(questions))
-    decoder = specjax.Decoder(
-        specjax.load(args.target), specjax.drafters.NGram(draft_length=args.draft_length)
-    )
-    with args.output.open("w", encoding="utf-8") as file:
+    mesh = make_mesh(*args.mesh) if args.mesh else None
+    target = specjax.load(args.target, mesh=mesh)
+    decoder = specjax.Decoder(target, specjax.drafters.NGram(draft_length=args.draft_length))
+    bar = tqdm(total=len(questions), unit="question")
+    with bar, args.output.open("w", encoding="utf-8") as file:
         for first in range(0, len(questions), size):
             batch = questions[first : first + size]
             for answer in answers(decoder, batch, size, args, seed=args.seed + first):
                 file.write(json.dumps(answer) + "\n")
             file.flush()
+            bar.update(len(batch))
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -51,6 +58,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--target", default="smollm2-135m-instruct")
     parser.add_argument("--draft-length", type=int, default=4)
     parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--mesh", type=mesh_shape, metavar="DATAxMODEL", help="such as 4x2")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
@@ -58,6 +66,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.batch < 1:
         parser.error(f"argument --batch: must be at least 1, got {args.batch}")
     return args
+
+
+def mesh_shape(text: str) -> tuple[int, int]:
+    """Read 4x2 as (4, 2)."""
+    data, _, model = text.partition("x")
+    if not (data.isdecimal() and model.isdecimal()):
+        raise argparse.ArgumentTypeError(f"must be DATAxMODEL, such as 4x2, got {text!r}")
+    return int(data), int(model)
 
 
 def as_question(prompt: str) -> dict[str, Any]:
@@ -117,10 +133,9 @@ def report(result: specjax.Result, num: int) -> None:
     """Print what a batch came to, without the rows that only filled it up."""
     tokens = sum(metrics.num_tokens for metrics in result.row_metrics[:num])
     rounds = sum(metrics.num_rounds for metrics in result.row_metrics[:num])
-    print(
+    tqdm.write(
         f"{num} answers, {tokens} tokens, {tokens / max(rounds, 1):.2f} tokens per pass, "
-        f"{tokens / result.metrics.seconds:.1f} tokens/s",
-        flush=True,
+        f"{tokens / result.metrics.seconds:.1f} tokens/s"
     )
 
 
