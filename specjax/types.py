@@ -8,6 +8,7 @@ Everything here is a pytree of arrays with static structure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -153,6 +154,31 @@ class Sampling:
     min_new_tokens: Int[Array, " B"] | None = None
     grammar: Int[Array, " B"] | None = None
     stop_strings: Int[Array, " B"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        batch: int,
+        *,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        stop_ids: Sequence[int] = (),
+    ) -> Sampling:
+        """Give every row the same values.
+
+        >>> Sampling.of(2, temperature=0.5).temperature.tolist()
+        [0.5, 0.5]
+        """
+        ids = jnp.asarray(tuple(stop_ids) or (-1,), jnp.int32)
+        return cls(
+            temperature=jnp.full(batch, temperature, jnp.float32),
+            top_k=jnp.full(batch, top_k, jnp.int32),
+            top_p=jnp.full(batch, top_p, jnp.float32),
+            min_p=jnp.full(batch, min_p, jnp.float32),
+            stop_ids=jnp.tile(ids, (batch, 1)),
+        )
 
 
 @struct.dataclass

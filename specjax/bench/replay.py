@@ -124,16 +124,9 @@ def replay(
     program = Program(target, drafter, Coupled(), policy=policy)
     batch = len(texts)
     length = jnp.asarray(begins, jnp.int32)
-    values = Sampling(
-        temperature=jnp.zeros(batch, jnp.float32),
-        top_k=jnp.zeros(batch, jnp.int32),
-        top_p=jnp.ones(batch, jnp.float32),
-        min_p=jnp.zeros(batch, jnp.float32),
-        stop_ids=jnp.full((batch, 1), -1, jnp.int32),
-    )
     limit = jnp.asarray([len(text) for text in texts], jnp.int32)
     tokens = jnp.where(jnp.arange(target.text.shape[1]) < length[:, None], target.text, 0)
-    stats = jax.device_get(_decode(program, tokens, length, values, limit))
+    stats = jax.device_get(_decode(program, tokens, length, Sampling.of(batch), limit))
     return [Metrics.from_stats(stats, row) for row in range(batch)]
 
 

@@ -20,15 +20,11 @@ def sampling_values(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
-    stop_ids: Sequence[int] = (-1,),
+    stop_ids: Sequence[int] = (),
 ) -> Sampling:
-    """The same sampling values for every row."""
-    return Sampling(
-        temperature=jnp.full(batch, temperature, jnp.float32),
-        top_k=jnp.full(batch, top_k, jnp.int32),
-        top_p=jnp.full(batch, top_p, jnp.float32),
-        min_p=jnp.full(batch, min_p, jnp.float32),
-        stop_ids=jnp.broadcast_to(jnp.asarray(stop_ids, jnp.int32), (batch, len(stop_ids))),
+    """``Sampling.of``, but at temperature 1."""
+    return Sampling.of(
+        batch, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, stop_ids=stop_ids
     )
 
 
