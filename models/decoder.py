@@ -138,7 +138,7 @@ class DecoderLM:
         """Cut a cache between rows and between key heads, as weights are."""
         if self.layout is None:
             return cache
-        return cache.laid_out(self.layout)
+        return cache.laid_out(self.layout, self.config.num_cache_heads)
 
     def _layer(self, index: int, hidden, cache: KVCache, this: Pass):
         """One block: attention, then a feed-forward network, each added to its input."""

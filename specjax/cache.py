@@ -63,14 +63,16 @@ def move_slots(
 
 @struct.dataclass
 class KVCache:
-    """Keys and values of every layer, a pair of [B, S, H, D] arrays each.
+    """Keys and values of every layer, a pair of [B, S, C] arrays each: C = H * D, head by head.
 
+    As one axis, heads and their channels have one order in memory that all passes want: a TPU pads
+    [H, D] to its tiles, and copies whole caches between passes that want them in another order.
     ``rings`` says which layers keep the newest slots only, in a circle, and ``scratch`` how far
     ahead of a start they may be written. ``experts`` is how many experts each layer read in its
     last pass over each row; None where there are none.
     """
 
-    layers: tuple[tuple[Float[Array, "B S H D"], Float[Array, "B S H D"]], ...]
+    layers: tuple[tuple[Float[Array, "B S C"], Float[Array, "B S C"]], ...]
     experts: Int[Array, "B Layers"] | None = None
     rings: tuple[bool, ...] = struct.field(pytree_node=False, default=())
     scratch: int | None = struct.field(pytree_node=False, default=None)
@@ -99,7 +101,7 @@ class KVCache:
             size = capacity
             if window is not None and scratch is not None:
                 size = min(capacity, window + scratch)
-            shape = (batch, size, num_heads, head_dim)
+            shape = (batch, size, num_heads * head_dim)
             return jnp.zeros(shape, dtype), jnp.zeros(shape, dtype)
 
         return cls(
@@ -128,7 +130,7 @@ class KVCache:
                 f"has room for; allocate it with init_cache(..., scratch={width})"
             )
         pair = tuple(
-            write_slots(old, values, start, count, ring=ring)
+            write_slots(old, values.reshape(*values.shape[:2], -1), start, count, ring=ring)
             for old, values in zip(self.layers[layer], new, strict=True)
         )
         return dataclasses.replace(
@@ -140,13 +142,12 @@ class KVCache:
         assert self.experts is not None
         return dataclasses.replace(self, experts=self.experts.at[:, layer].set(num))
 
-    def laid_out(self, layout: Layout) -> KVCache:
+    def laid_out(self, layout: Layout, num_heads: int) -> KVCache:
         """Lie on a mesh: cut between rows and, where the devices divide them, between heads."""
 
         def cut(x):
-            axes = ("batch", None, "kv_heads", None)[: x.ndim]
-            units = {"batch": x.shape[0], "kv_heads": x.shape[2] if x.ndim == 4 else 1}
-            return layout.constrain(x, axes, units)
+            axes = ("batch", None, "kv_heads")[: x.ndim]
+            return layout.constrain(x, axes, {"batch": x.shape[0], "kv_heads": num_heads})
 
         return jax.tree.map(cut, self)
 

@@ -57,7 +57,8 @@ def _begin(program: Program, request: Request, chunk: int) -> State:
         num_top=request.num_top,
         chunk=chunk,
     )
-    return rows.samples(loop.prefill(program, state, chunk=chunk), request.num_samples)
+    state = rows.samples(loop.prefill(program, state, chunk=chunk), request.num_samples)
+    return program.laid_out(state)
 
 
 @partial(jax.jit, static_argnames=("chunk", "keep_state"))
@@ -87,7 +88,7 @@ def begin(program: Program, request: Request, *, chunk: int) -> State:
 @partial(jax.jit, donate_argnames="state")
 def advance(program: Program, state: State, rounds: Int[Array, ""]) -> tuple[State, Output]:
     """Run some rounds; the state's memory is used again for the one returned."""
-    state = loop.advance(program, state, rounds)
+    state = program.laid_out(loop.advance(program, state, rounds))
     return state, jax.tree.map(jnp.copy, output_of(program, state))
 
 

@@ -61,9 +61,10 @@ def start(
     layer can forget what its window has left behind.
 
     Raises:
-        ValueError: it is called under a ``shard_map`` that checks over which axes values vary.
+        ValueError: it is called under a ``shard_map`` that checks over which axes values vary, or
+            with a layout, which is for ``jit``.
     """
-    _require_unchecked(tokens)
+    _check_shard_map(program, tokens)
     batch, capacity = tokens.shape
     drafter = program.drafter
     # Every pass may write all its nodes past the last committed token.
@@ -96,8 +97,13 @@ def start(
     return program.laid_out(state)
 
 
-def _require_unchecked(tokens: Int[Array, "B L"]) -> None:
+def _check_shard_map(program: Program, tokens: Int[Array, "B L"]) -> None:
     """Refuse what would fail deep in a loop, whose first values vary over no axis."""
+    if program.layout is not None and jax.sharding.get_abstract_mesh().manual_axes:
+        raise ValueError(
+            "program: its layout is for jit; under shard_map leave it out, and give a target with "
+            "layout=None"
+        )
     if varying := jax.typeof(tokens).mat.varying:
         raise ValueError(
             f"tokens: vary over the mesh axes {', '.join(sorted(map(str, varying)))}, which "

@@ -55,8 +55,8 @@ def soft_cap(x: Float[Array, "*B"], cap: float) -> Float[Array, "*B"]:
 
 def attention(
     query: Float[Array, "B T H D"],
-    keys: Float[Array, "B S G D"],
-    values: Float[Array, "B S G D"],
+    keys: Float[Array, "B S C"],
+    values: Float[Array, "B S C"],
     start: Int[Array, " B"],
     count: Int[Array, " B"],
     mask: Bool[Array, "B T R"] | None = None,
@@ -68,10 +68,11 @@ def attention(
 ) -> Float[Array, "B T H D"]:
     """Attend from the T newest positions of each row to its slots of the cache.
 
-    Keys and values of the new positions are in the cache already, at slots start..start+count-1.
-    Query head h reads key head h // (H / G). ``mask`` covers the last R slots ending with the T
-    new ones; ``None`` is causal. Slots at or beyond start + count are never seen, whatever they
-    hold, and a row of count 0 gives zeros. ``scale`` defaults to D ** -0.5. ``cap`` bends scores.
+    Keys and values of the new positions are in the cache already, at slots start..start+count-1,
+    C = G * D channels of G heads; query head h reads key head h // (H / G). ``mask`` covers the
+    last R slots ending with the T new ones; ``None`` is causal. Slots at or beyond start + count
+    are never seen, whatever they hold, and a row of count 0 gives zeros. ``scale`` defaults to
+    D ** -0.5. ``cap`` bends scores.
 
     ``window`` is how many positions an input sees, itself included: of the slots it would see,
     only the last so many (a mask shows one slot a position, in their order). Keys and values may
@@ -81,7 +82,7 @@ def attention(
     slots that are allocated but unused cost nothing, and no cache is copied or transposed whole.
     """
     batch, length, heads, dim = query.shape
-    capacity, groups = keys.shape[1:3]
+    capacity, groups = keys.shape[1], keys.shape[2] // dim
     shared, block = heads // groups, min(block, capacity)
     scale = dim**-0.5 if scale is None else scale
     end = jnp.where(count > 0, start + count, 0)
@@ -100,8 +101,10 @@ def attention(
             begin = start if mask is None else start + length - mask.shape[2]
             used = used & (slots >= jnp.maximum(begin - window + 1, 0)[:, None])
         seen = used[:, None] & visible(slots, start, length, mask, window)
-        key = jax.lax.dynamic_slice_in_dim(keys, first, block, axis=1)
-        value = jax.lax.dynamic_slice_in_dim(values, first, block, axis=1)
+        key, value = (
+            jax.lax.dynamic_slice_in_dim(x, first, block, axis=1).reshape(batch, block, groups, dim)
+            for x in (keys, values)
+        )
         value = jnp.where(used[..., None, None], value, jnp.zeros_like(value))  # 0 * NaN is NaN
         seen = jnp.tile(seen, (1, shared, 1))[:, None]
         return _accumulate(carry, query, key, value, seen, scale, cap)

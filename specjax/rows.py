@@ -22,9 +22,13 @@ def samples(state: State, num: int) -> State:
     if num == 1:
         return state
     batch = state.key.shape[0]
-    row = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), num)
+
+    def repeat(x):  # an index would gather caches that are cut between devices
+        each = jnp.broadcast_to(x[:, None], (batch, num, *x.shape[1:]))
+        return each.reshape(batch * num, *x.shape[1:])
+
+    repeated = jax.tree.map(repeat, state)
     index = jnp.tile(jnp.arange(num, dtype=jnp.uint32), batch)
-    repeated = jax.tree.map(lambda x: x[row], state)
     fresh = rng.fold(rng.fold(repeated.key, rng.SAMPLE), index)
     return dataclasses.replace(repeated, key=jnp.where(index == 0, repeated.key, fresh))
 

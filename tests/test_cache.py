@@ -19,7 +19,7 @@ def slots(*tail, seed=0):
 
 def kv_cache(seed=0):
     """Two layers of distinct values."""
-    layer = lambda i: (slots(2, 3, seed=i), slots(2, 3, seed=i + 1))  # noqa: E731
+    layer = lambda i: (slots(6, seed=i), slots(6, seed=i + 1))  # noqa: E731
     return KVCache((layer(seed), layer(seed + 2)), rings=(False, False))
 
 
@@ -101,7 +101,7 @@ def test_a_layer_is_written_alone():
 def test_a_fresh_cache_shares_no_buffer():
     """Otherwise it could not be donated."""
     leaves = jax.tree.leaves(KVCache.zeros(2, 4, 2, 8, jnp.float32, windows=(None, 3, None)))
-    assert [x.shape for x in leaves] == [(2, 4, 2, 8)] * 6
+    assert [x.shape for x in leaves] == [(2, 4, 16)] * 6
     assert len({x.unsafe_buffer_pointer() for x in leaves}) == 6
 
 

@@ -35,5 +35,6 @@ def test_attention_by_blocks_equals_attention_at_once(block, masked):
         inside = np.asarray(mask)[np.arange(3)[:, None], :, at.clip(0, window - 1)].swapaxes(1, 2)
         seen = np.where((at < 0)[:, None], True, inside) & (at < window)[:, None]
     blockwise = jax.jit(attention, static_argnames="block")
-    found = blockwise(query, cached, values, start, count, mask, block=block)
+    joined = (x.reshape(3, capacity, -1) for x in (cached, values))
+    found = blockwise(query, *joined, start, count, mask, block=block)
     np.testing.assert_allclose(found, naive_attention(query, cached, values, seen), atol=1e-5)

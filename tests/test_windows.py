@@ -44,11 +44,11 @@ def test_attention_in_a_ring_equals_attention_over_all(start):
     total = start + length
     keys, values = draw.normal(size=(2, total, 8)).astype(np.float32)
     query = draw.normal(size=(length, 8)).astype(np.float32)
-    ring = jnp.full((2, 1, size, 1, 8), jnp.nan, jnp.float32)  # nothing unwritten may be seen
+    ring = jnp.full((2, 1, size, 8), jnp.nan, jnp.float32)  # nothing unwritten may be seen
     for first in range(0, total, 4):
         part = slice(first, min(first + 4, total))
         at, num = jnp.array([first]), jnp.array([part.stop - first])
-        new = [jnp.pad(x[None, part, None], ((0, 0), (0, 4 - int(num[0])), (0, 0), (0, 0)))
+        new = [jnp.pad(x[None, part], ((0, 0), (0, 4 - int(num[0])), (0, 0)))
                for x in (keys, values)]  # fmt: skip
         ring = jnp.stack(
             [write_slots(x, y, at, num, ring=True) for x, y in zip(ring, new, strict=True)]
