@@ -249,7 +249,7 @@ def cache_copies(program, capacity):
         if line.endswith("{"):
             fused = "fused" in line.split("(")[0]
         elif not fused:
-            copies += bool(re.search(rf"= f32\[2,{capacity},2,8\]\S* copy\(", line))
+            copies += bool(re.search(rf"= f32\[2,{capacity},16\]\S* copy\(", line))
     return copies
 
 

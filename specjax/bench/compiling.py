@@ -43,7 +43,7 @@ def main() -> int:
         program = compiled.generate.lower(call.program, call.request, chunk=8).compile()
         seconds = time.perf_counter() - begin
         slots = call.request.tokens.shape[1] + decoder.program.drafter.num_nodes + 1
-        copies = len(cache_copies(program.as_text() or "", f"1,{slots},2,8"))
+        copies = len(cache_copies(program.as_text() or "", f"1,{slots},16"))
         kept &= seconds < SLOWEST and copies == 0
         print(
             f"{name:28} {seconds:6.1f} s  (< {SLOWEST:.0f})   {copies} copies of a cache",
