@@ -243,7 +243,7 @@ def decode_in_a_loop(capacity):
 
 
 def cache_copies(program, capacity):
-    """Copies of a whole [2, S, G, D] array, outside of fused computations."""
+    """Copies of a whole [2, S, G * D] array, outside of fused computations."""
     copies, fused = 0, False
     for line in program.as_text().splitlines():
         if line.endswith("{"):

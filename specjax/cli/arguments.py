@@ -51,6 +51,7 @@ def build_parser() -> Parser:
     )
     _add_convert_arguments(convert)
     _add_datastore(commands)
+    _add_plan(commands)
     return parser
 
 
@@ -167,6 +168,47 @@ def _add_convert_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quantize", choices=["int8"], default=argparse.SUPPRESS,
         help="with --to orbax: keep kernels in eight bits (default: no)")  # fmt: skip
     add("--json", action="store_true", help="one JSON object and nothing else")
+
+
+def _add_plan(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="say what a target and a drafter need and bring on a machine",
+        description="Compile the whole program for a TPU that need not be at hand, without any "
+        "weights, and say whether it fits, what its passes cost, and what speculation brings. For "
+        "a GPU all is predicted. The status is 1 if it does not fit.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    group = parser.add_argument_group("what decodes where")
+    add = group.add_argument
+    add("--target", metavar="MODEL", required=True, default=argparse.SUPPRESS,
+        help="name of a public model, a config.json, or a folder with one")  # fmt: skip
+    add("--drafter", metavar="DRAFTER", default="ngram",
+        help="none, ngram, or such a model")  # fmt: skip
+    add("--draft-length", metavar="K", type=int, default=argparse.SUPPRESS,
+        help="tokens a draft (default: 5)")  # fmt: skip
+    add("--topology", metavar="CHIP:SHAPE", required=True, default=argparse.SUPPRESS,
+        help="v4, v5e, v5p, v6e, a100, h100 or h200, and the devices: v5e:4x4, h200:8")  # fmt: skip
+    add("--mesh", metavar="DATAxMODEL", default=argparse.SUPPRESS,
+        help="devices that rows and weights are cut along (default: all along model)")  # fmt: skip
+    add("--replicate-drafter", action="store_true", help="a whole draft model on every device")
+    _add_plan_sizes(parser)
+
+
+def _add_plan_sizes(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("for what")
+    add = group.add_argument
+    add("--batch", metavar="B", type=int, default=1, help="rows")
+    add("--context", metavar="N", type=int, default=4096, help="tokens a row, prompt and output")
+    add("--prompt", metavar="N", type=int, default=argparse.SUPPRESS,
+        help="of which so many are prompt (default: half)")  # fmt: skip
+    add("--dtype", choices=["bfloat16", "float32", "float16"], default="bfloat16",
+        help="of weights and caches")  # fmt: skip
+    group = parser.add_argument_group("what is shown")
+    add = group.add_argument
+    add("--no-compile", action="store_true", help="predict only, in seconds")
+    add("--json", action="store_true", help="one JSON object and nothing else")
+    add("--png", metavar="FILE", default=argparse.SUPPRESS, help="draw the speedups into FILE")
 
 
 def _add_datastore(commands: Any) -> None:

@@ -1,0 +1,1 @@
+"""What a target and a drafter need and bring on a given machine, before anything runs there."""
