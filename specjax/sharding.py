@@ -107,8 +107,10 @@ class Layout:
         rules, cut = dict(self.rules), []
         for axis in axes:
             name = None if axis is None else rules.get(axis)
-            fits = axis is not None and name in self.mesh.shape and name not in cut
-            cut.append(name if fits and units[axis] % self.mesh.shape[name] == 0 else None)
+            if axis is None or name is None or name not in self.mesh.shape or name in cut:
+                cut.append(None)
+            else:
+                cut.append(name if units[axis] % self.mesh.shape[name] == 0 else None)
         return NamedSharding(self.mesh, PartitionSpec(*cut))
 
     def constrain(
@@ -139,7 +141,7 @@ class Layout:
         def put(x):
             held = getattr(x, "sharding", None)
             lies_there = held is not None and held.device_set == everywhere.device_set
-            if lies_there or isinstance(x, jax.core.Tracer | jax.ShapeDtypeStruct):
+            if lies_there or isinstance(x, jax.ShapeDtypeStruct):
                 return x
             # Between hosts only what is on the host can be given to devices of others.
             return jax.device_put(np.asarray(x) if self.mesh.is_multi_process else x, everywhere)
@@ -154,6 +156,7 @@ def layout_of(target: Any) -> Layout | None:
         return said
     for leaf in jax.tree.leaves(target):
         held = getattr(leaf, "sharding", None)
-        if isinstance(held, NamedSharding) and held.mesh.size > 1:
-            return Layout(Mesh(held.mesh.devices, held.mesh.axis_names), REPLICATED)
+        mesh = held.mesh if isinstance(held, NamedSharding) else None
+        if isinstance(mesh, Mesh) and mesh.size > 1:
+            return Layout(mesh, REPLICATED)
     return None

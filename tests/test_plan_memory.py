@@ -4,6 +4,7 @@ import dataclasses
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -113,8 +114,13 @@ def thin_setups():
 @pytest.mark.slow
 def test_the_tpus_compiler_counts_the_same():
     found = subprocess.run(
-        [sys.executable, "-c", TPU], capture_output=True, text=True, check=True, cwd="tests"
+        [sys.executable, "-c", TPU],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parent,
     )
+    assert len(found.stdout.splitlines()) == 2
     for line in found.stdout.splitlines():
         weights, caches, held, kept, num = json.loads(line)
         assert held == weights

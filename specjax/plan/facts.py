@@ -39,14 +39,16 @@ _TEMPORARIES = re.compile(rf"temporaries \({_SIZE}\) exceeds available HBM \({_S
 class ProgramFacts:
     """One compiled program on one device. Memory is in bytes.
 
-    ``aliased`` is what results share with arguments. ``exchanges`` are those of each part of a
-    round, by kind. ``gathered`` and ``copied`` name operations that bring a weight or a cache
-    together, or write a whole cache anew; ``host_calls`` those inside loops that wait for the
-    host. ``has_round`` says that one loop holds all parts of a round. ``block_bytes`` is what one
-    turn of the attention loops of all layers reads of the target's cache.
+    ``core_seconds`` is what compiling took of all cores together. ``aliased`` is what results
+    share with arguments. ``exchanges`` are those of each part of a round, by kind. ``gathered``
+    and ``copied`` name operations that bring a weight or a cache together, or write a whole cache
+    anew; ``host_calls`` those inside loops that wait for the host. ``has_round`` says that one
+    loop holds all parts of a round. ``block_bytes`` is what one turn of the attention loops of
+    all layers reads of the target's cache.
     """
 
     seconds: float
+    core_seconds: float
     arguments: int
     outputs: int
     temporaries: int
@@ -144,13 +146,14 @@ def compile_setup(setup: Setup, *, streamed: bool = True) -> Facts:
 
 
 def _compile(trace: Any, arguments: tuple, arrays: _Arrays, **static: int) -> ProgramFacts:
-    begin = time.perf_counter()
+    begin, busy = time.perf_counter(), time.process_time()
     program = trace(*arguments, **static).lower(lowering_platforms=("tpu",)).compile()
-    seconds = time.perf_counter() - begin
+    seconds, busy = time.perf_counter() - begin, time.process_time() - busy
     memory, module = program.memory_analysis(), hlo.parse(program.as_text() or "")
     in_rounds = list(module.everything(module.rounds))
     return ProgramFacts(
         seconds=seconds,
+        core_seconds=busy,
         arguments=memory.argument_size_in_bytes,
         outputs=memory.output_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,

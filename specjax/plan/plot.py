@@ -46,7 +46,8 @@ def _by_batch(axes: Any, plan: Plan) -> None:
     largest = plan.largest["speculative"]
     if largest:
         axes.axvline(largest, color="grey", linestyle=":", label="largest that fits")
-    axes.set(xlabel="batch", title="the best K for each batch", xscale="log")
+    axes.set(xlabel="batch", title="the best K for each batch")
+    axes.set_xscale("log", base=2)
     _finish(axes)
 
 
