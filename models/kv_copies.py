@@ -20,11 +20,15 @@ def sharded(config: Config, layout: Layout) -> Config:
     """The configuration to run on a mesh: with the fewest copies that give each device key heads.
 
     Where no number of copies does (the query heads do not divide either), attention is whole on
-    every device.
+    every device. A TPU pads channels to 128 anyway, and copies whole caches that have fewer: there
+    a device is given that many, if the copies reach.
     """
     num, shared = layout.size("kv_heads"), config.num_heads // config.num_kv_heads
     copies = [c for c in range(1, shared + 1) if shared % c == 0]
     fitting = [c for c in copies if config.num_kv_heads * c % num == 0]
+    if num > 1:
+        channels = config.num_kv_heads * config.head_dim
+        fitting = [c for c in fitting if c * channels >= num * layout.lanes] or fitting
     return dataclasses.replace(config, kv_copies=fitting[0] if fitting else 1)
 
 

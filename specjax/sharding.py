@@ -93,6 +93,11 @@ class Layout:
         object.__setattr__(self, "mesh", mesh)
         object.__setattr__(self, "rules", tuple(sorted(given.items())))
 
+    @property
+    def lanes(self) -> int:
+        """How many numbers the last axis of an array takes at least in a device's memory."""
+        return 128 if self.mesh.devices.flat[0].platform == "tpu" else 1
+
     def size(self, axis: str) -> int:
         """Into how many pieces the rules cut a logical axis."""
         return self.mesh.shape.get(dict(self.rules).get(axis), 1)

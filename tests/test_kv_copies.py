@@ -66,8 +66,13 @@ def test_the_inverse_gives_back_every_weight(heads):
 class Devices(Layout):
     """As much of a layout as decides on copies, of more devices than are at hand."""
 
-    def __init__(self, num):
+    def __init__(self, num, lanes=1):
         object.__setattr__(self, "num", num)
+        object.__setattr__(self, "least", lanes)
+
+    @property
+    def lanes(self):
+        return self.least
 
     def size(self, axis):
         return self.num
@@ -94,6 +99,21 @@ def test_the_fewest_copies_that_give_every_device_key_heads(
 ):
     shape = config(num_kv_heads, num_heads=num_heads)
     assert sharded(shape, Devices(devices)).kv_copies == copies
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "devices", "copies"),
+    [
+        (64, 16, 4),  # Llama 3.2 1B: two heads of 64 fill the lanes that one would take anyway
+        (128, 16, 2),
+        (64, 8, 2),
+        (64, 1, 1),
+        (8, 16, 2),  # no number of copies fills them
+    ],
+)
+def test_on_a_tpu_a_device_has_no_fewer_channels_than_lanes(head_dim, devices, copies):
+    shape = config(8, num_heads=32, head_dim=head_dim)
+    assert sharded(shape, Devices(devices, lanes=128)).kv_copies == copies
 
 
 def test_attention_that_cannot_be_cut_is_whole_on_every_device():

@@ -8,7 +8,7 @@ setup, a line a promise, such as these of the command above (two busy CPU cores,
       kept    one program: prefill, and one loop that drafts, verifies, accepts and commits
       kept    no infeed, outfeed or host call inside a loop: 0
       kept    caches updated in place: 16.9 MB aliased of 16.8 MB, copies of a whole cache 0
-      kept    temporaries under 10% of the weights: 31.8 MB, 3.3% of 961.6 MB
+      kept    temporaries under 10% of the weights: 31.8 MB, 3.3% of 961.6 MB; weights relaid 0
       kept    about two all-reduces a layer in the verifying pass: 9 for 4 layers, 0 of another kind
       kept    no gather of a weight or a cache: 0
       kept    cache bytes read per block independent of K: 0.5 MB at K = 1, 5, 8
@@ -184,7 +184,8 @@ def promises_of(setup: Any, facts: Any, reads: dict[int, int]) -> list[Promise]:
         Promise(
             f"temporaries under {TEMPORARIES:.0%} of the weights",
             share < TEMPORARIES,
-            f"{mb(facts.temporaries)}, {share:.1%} of {mb(facts.weights)}",
+            f"{mb(facts.temporaries)}, {share:.1%} of {mb(facts.weights)}; "
+            f"weights relaid {some(whole.turned)}",
         ),
         Promise(
             "about two all-reduces a layer in the verifying pass",

@@ -42,9 +42,9 @@ class ProgramFacts:
     ``core_seconds`` is what compiling took of all cores together. ``aliased`` is what results
     share with arguments. ``exchanges`` are those of each part of a round, by kind. ``gathered``
     and ``copied`` name operations that bring a weight or a cache together, or write a whole cache
-    anew; ``host_calls`` those inside loops that wait for the host. ``has_round`` says that one
-    loop holds all parts of a round. ``block_bytes`` is what one turn of the attention loops of
-    all layers reads of the target's cache.
+    anew; ``turned`` those that lay a weight out anew, ``host_calls`` those inside loops that wait
+    for the host. ``has_round`` says that one loop holds all parts of a round. ``block_bytes`` is
+    what one turn of the attention loops of all layers reads of the target's cache.
     """
 
     seconds: float
@@ -57,6 +57,7 @@ class ProgramFacts:
     exchanges: Mapping[str, Mapping[str, int]]
     gathered: tuple[str, ...]
     copied: tuple[str, ...]
+    turned: tuple[str, ...]
     host_calls: tuple[str, ...]
     has_round: bool
     block_bytes: int
@@ -162,6 +163,7 @@ def _compile(trace: Any, arguments: tuple, arrays: _Arrays, **static: int) -> Pr
         exchanges={scope: dict(hlo.collectives(module, scope)) for scope in SCOPES},
         gathered=_names(hlo.gathers(module, (*_matrices(arrays.weights), *arrays.caches))),
         copied=_names(hlo.copies(module, arrays.caches)),
+        turned=_names(hlo.copies(module, _matrices(arrays.weights))),
         host_calls=_names(hlo.host_calls(module)),
         has_round=all(any(one.within(scope) for one in in_rounds) for scope in SCOPES),
         block_bytes=hlo.block_bytes(module, arrays.target_cache, "verify"),

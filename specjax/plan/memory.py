@@ -106,16 +106,18 @@ def _working(shard: Shard, setup: Setup, rows: int) -> float:
     return rows * (setup.chunk * channels * shard.itemsize + 4 * laws)
 
 
-def largest_batch(setup: Setup, beyond: float = 0.0) -> int:
+def largest_batch(setup: Setup, *, share: float = 1.0, beyond: float = 0.0) -> int:
     """The most rows whose memory fits, 0 where not even one row along data does.
 
-    ``beyond`` is what the program needs more than is estimated, taken to be the same for all.
+    Of the working memory that is estimated a program needs a ``share``, and ``beyond`` however
+    many rows there are.
     """
     data = setup.mesh_shape[0]
 
     def fits(steps: int) -> bool:
-        rows = setup.but(batch=steps * data)
-        return memory_of(rows).total + beyond <= setup.machine.chip.memory
+        memory = memory_of(setup.but(batch=steps * data))
+        needed = memory.total - (1 - share) * memory.working + beyond
+        return needed <= setup.machine.chip.memory
 
     return _largest(fits) * data
 

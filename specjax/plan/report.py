@@ -25,7 +25,7 @@ class Plan:
     def memory(self) -> Memory:
         """Bytes of one device, by what they are of; ``working`` is whatever else is needed."""
         estimate = memory_of(self.setup)
-        if self.compiled is None or self.compiled.whole is None:
+        if self.compiled is None:
             return estimate
         known = estimate.total - estimate.working
         return dataclasses.replace(estimate, working=max(self.compiled.required - known, 0))
@@ -54,11 +54,12 @@ class Plan:
     @cached_property
     def largest(self) -> dict[str, int]:
         """The most rows that fit, with the draft model or drafter and without."""
-        beyond = self.required - memory_of(self.setup).total
+        needed, estimate = self.memory.working, memory_of(self.setup).working
+        found = {"share": min(needed / estimate, 1.0), "beyond": max(needed - estimate, 0.0)}
         alone = self.setup.but(drafter=None, draft_length=0, placement="sharded")
         return {
-            "speculative": largest_batch(self.setup, beyond),
-            "plain": largest_batch(alone, beyond),
+            "speculative": largest_batch(self.setup, **found),
+            "plain": largest_batch(alone, **found),
         }
 
     @cached_property

@@ -31,15 +31,17 @@ class StandIn:
     """A device that there is none of: enough to ask how arrays would be cut."""
 
     id: int
+    platform: str = "none"
 
 
-def stand_in_mesh(data: int, model: int) -> Mesh:
+def stand_in_mesh(data: int, model: int, platform: str = "none") -> Mesh:
     """A mesh of devices that need not exist.
 
     >>> dict(stand_in_mesh(2, 4).shape)
     {'data': 2, 'model': 4}
     """
-    devices = np.array([StandIn(i) for i in range(data * model)], object).reshape(data, model)
+    every = [StandIn(i, platform) for i in range(data * model)]
+    devices = np.array(every, object).reshape(data, model)
     return Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 
 
@@ -156,7 +158,7 @@ def shard_of(
 ) -> Shard:
     """Lay a model over (data, model) devices, cut or replicated, and take one device's part."""
     rules = RULES if placement == "sharded" else REPLICATED
-    layout = Parts(stand_in_mesh(*mesh), rules)
+    layout = Parts(stand_in_mesh(*mesh, "tpu" if tiled else "none"), rules)
     config = sharded(config, layout)
     table = parameters(config)
     parts = {

@@ -112,7 +112,7 @@ def _chip(setup: Setup) -> str:
 
 
 def _memory(plan: Plan) -> list[str]:
-    kind = "compiled" if plan.compiled and plan.compiled.fits else "estimated, at least"
+    kind = "compiled" if plan.compiled else "estimated"
     rows = [
         [f"{what} ({kind})" if name == "working" else what, gigabytes(size)]
         for name, what in MEMORY_NAMES.items()
