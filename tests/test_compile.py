@@ -109,7 +109,9 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", ["ngram", "model", pytest.param("tree of four widths", marks=pytest.mark.slow)]
+)
 def test_the_compiled_program_copies_no_cache(name):
     drafter, widths = CASES[name]
     program = lowered(drafter, widths).compile()

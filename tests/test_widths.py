@@ -141,9 +141,8 @@ def test_finds_a_rule_that_has_seen_the_token(monkeypatch):
     jax.clear_caches()
 
 
-@pytest.mark.parametrize(
-    "verifier", [Token(), pytest.param(Block(), marks=pytest.mark.slow)], ids=["token", "block"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("verifier", [Token(), Block()], ids=["token", "block"])
 def test_a_policy_keeps_the_law(verifier):
     policy = Adaptive(COSTS, draft_cost=0.3, exploration=0.5)
     drafter = DraftModel(DRAFT, K)
