@@ -23,7 +23,7 @@ from specjax.distributed import agree_on_seeds
 from specjax.loop import Program
 from specjax.prompts import Prompt, encode, encode_one, is_int
 from specjax.protocols import Policy, Processor, StoppingRule, Verifier
-from specjax.request import bucket, build, limit_of
+from specjax.request import LEAST_CAPACITY, bucket, build, limit_of
 from specjax.result import Result
 from specjax.sampling import FILTERS
 from specjax.settings import Settings
@@ -157,7 +157,7 @@ class Decoder:
         going = np.isin(ended.finish, (RUNNING, OUT_OF_BUDGET))
         settings: Settings = {"max_new_tokens": np.where(going, max_new_tokens, 0).tolist()}
         limit = limit_of(ended.length, settings, self.max_length)
-        capacity = max(state.context.tokens.shape[1], bucket(int(limit.max()), 128))
+        capacity = max(state.context.tokens.shape[1], bucket(int(limit.max()), LEAST_CAPACITY))
         begin = time.perf_counter()
         output, state = compiled.resume(
             call.program, state, limit, capacity=capacity, chunk=self.prefill_chunk

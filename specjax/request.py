@@ -15,6 +15,9 @@ from specjax.prompts import is_int
 from specjax.settings import per_row, refuse_unknown, rows_of_ids, sampling_of
 from specjax.types import Sampling
 
+LEAST_CAPACITY = 128
+"""The fewest tokens that are allocated for a row."""
+
 MOST_SAMPLES = 2**16
 """Of a prompt in one call: far more rows than fit a device, but few enough to name in an error."""
 
@@ -67,7 +70,7 @@ def build(
     depth: int,
     longest: int | None = None,
     own_stop_ids: Sequence[int] = (),
-    least_capacity: int = 128,
+    least_capacity: int = LEAST_CAPACITY,
 ) -> Request:
     """Check every setting (``specjax.settings``) and lay a batch out in arrays.
 

@@ -31,7 +31,7 @@ def compiled(setup, required=900_000.0, **changes):
     program = ProgramFacts(
         **{**rest, **nothing, "seconds": 1.0, "has_round": True, "exchanges": exchanges}
     )
-    facts = Facts(0, 0, 0, required, setup.machine.chip.memory, whole=program)
+    facts = Facts(0, 0, required, setup.machine.chip.memory, whole=program)
     return Plan(setup, dataclasses.replace(facts, **changes))
 
 

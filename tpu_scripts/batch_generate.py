@@ -37,6 +37,7 @@ from tqdm import tqdm
 
 import specjax
 from specjax import distributed
+from specjax.cli.arguments import mesh_shape
 from specjax.io.resumable import opened
 from specjax.sharding import REPLICATED, make_mesh
 
@@ -93,14 +94,6 @@ def positive(text: str) -> int:
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
     return int(text)
-
-
-def mesh_shape(text: str) -> tuple[int, int]:
-    """Read 4x2 as (4, 2)."""
-    data, _, model = text.partition("x")
-    if not (data.isdecimal() and model.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be DATAxMODEL, such as 4x2, got {text!r}")
-    return int(data), int(model)
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:

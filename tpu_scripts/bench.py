@@ -49,6 +49,7 @@ from specjax.bench.costs import NUM, Costs, time_passes
 from specjax.bench.random_model import random_model
 from specjax.bench.synthetic import at_rate
 from specjax.bench.timing import interleaved_medians
+from specjax.cli.arguments import mesh_shape
 from specjax.metrics import expected_acceptance_length
 from specjax.models import DecoderLM
 from specjax.settings import Settings
@@ -107,14 +108,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         args.dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
     args.chip = args.chip or chip_of(jax.devices()[0].device_kind)
     return args
-
-
-def mesh_shape(text: str) -> tuple[int, int]:
-    """Read 4x2 as (4, 2)."""
-    data, _, model = text.partition("x")
-    if not (data.isdecimal() and model.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be DATAxMODEL, such as 4x2, got {text!r}")
-    return int(data), int(model)
 
 
 def chip_of(kind: str) -> str | None:

@@ -25,6 +25,7 @@ from typing import Any
 from tqdm import tqdm
 
 import specjax
+from specjax.cli.arguments import mesh_shape
 from specjax.sharding import make_mesh
 
 
@@ -66,14 +67,6 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     if args.batch < 1:
         parser.error(f"argument --batch: must be at least 1, got {args.batch}")
     return args
-
-
-def mesh_shape(text: str) -> tuple[int, int]:
-    """Read 4x2 as (4, 2)."""
-    data, _, model = text.partition("x")
-    if not (data.isdecimal() and model.isdecimal()):
-        raise argparse.ArgumentTypeError(f"must be DATAxMODEL, such as 4x2, got {text!r}")
-    return int(data), int(model)
 
 
 def as_question(prompt: str) -> dict[str, Any]:

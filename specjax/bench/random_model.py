@@ -12,14 +12,14 @@ import numpy as np
 from jax.sharding import Sharding
 
 from specjax.models import Config, DecoderLM, sharded, weight_sharding
-from specjax.models.layers import pack, parameters
+from specjax.models.layers import initial, pack, parameters
 from specjax.sharding import Layout
 
 
 def random_model(
     config: Config, layout: Layout | None = None, dtype: str = "float32", seed: int = 0
 ) -> DecoderLM:
-    """Make a model whose norms are 1 and whose other weights have deviation fan_in ** -0.5.
+    """Make a model as ``models.layers.initial`` says.
 
     On a mesh no device ever holds more than its part. Copies of key heads are random like all else.
     """
@@ -29,11 +29,8 @@ def random_model(
     leaves = {}
     for index, (path, one) in enumerate(parameters(config).items()):
         sharding = None if layout is None else weight_sharding(config, layout, one)
-        is_norm = path.endswith("norm.scale")
-        fan_in = one.shape[-2] if path.endswith(".kernel") else one.shape[-1]
-        spread = (1.0 - config.norm_offset, 0.0) if is_norm else (0.0, fan_in**-0.5)
         make = _maker(one.shape, dtype, sharding)
-        leaves[path] = make(key, index, *map(np.float32, spread))
+        leaves[path] = make(key, index, *map(np.float32, initial(config, path, one.shape)))
     return DecoderLM(pack(leaves), config, layout=layout)
 
 

@@ -18,6 +18,21 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message} (see {self.prog} --help)\n")
 
 
+def mesh_shape(text: str) -> tuple[int, int]:
+    """Read DATAxMODEL, such as 4x2.
+
+    >>> mesh_shape("4x2")
+    (4, 2)
+
+    Raises:
+        ArgumentTypeError: it is not two numbers.
+    """
+    data, _, model = text.partition("x")
+    if not (data.isdecimal() and model.isdecimal()):
+        raise argparse.ArgumentTypeError(f"must be DATAxMODEL, such as 4x2, got {text!r}")
+    return int(data), int(model)
+
+
 def build_parser() -> Parser:
     """Build the parser of ``specjax`` and its commands."""
     parser = Parser(prog="specjax", description="Speculative decoding in JAX.")

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from specjax.cli.arguments import mesh_shape
 from specjax.plan.facts import Facts, compile_setup
 from specjax.plan.plot import draw
 from specjax.plan.public import find_config
@@ -65,10 +66,10 @@ def mesh_of(text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    data, _, model = text.lower().partition("x")
-    if not (data.isdecimal() and model.isdecimal()):
-        raise ValueError(f"--mesh: {text!r} is no mesh; write DATAxMODEL, such as 1x16")
-    return int(data), int(model)
+    try:
+        return mesh_shape(text.lower())
+    except argparse.ArgumentTypeError:
+        raise ValueError(f"--mesh: {text!r} is no mesh; write DATAxMODEL, such as 1x16") from None
 
 
 def compiled(setup: Setup, topology: str) -> Facts:

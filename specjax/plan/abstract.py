@@ -15,11 +15,11 @@ from specjax.cache import KVCache
 from specjax.drafters import DraftModel, NGram
 from specjax.models import Config, DecoderLM, sharded, weight_sharding
 from specjax.models.layers import pack, parameters
-from specjax.plan.setup import Setup
+from specjax.plan.setup import PLACEMENTS, Setup
 from specjax.processors import chain
 from specjax.program import Program
 from specjax.request import Request, build
-from specjax.sharding import REPLICATED, RULES, Layout
+from specjax.sharding import RULES, Layout
 from specjax.types import State
 
 
@@ -29,15 +29,9 @@ class Described(Layout):
     def constrain(self, x: Any, axes: Any, units: Any) -> Any:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=self.sharding(axes, units))
 
-    def rows(self, tree: Any) -> Any:
-        return jax.tree.map(lambda x: self.constrain(x, *self._of_rows(x)), tree)
-
     def whole(self, tree: Any) -> Any:
         """Every device holds each array."""
         return jax.tree.map(lambda x: self.constrain(x, (), {}), tree)
-
-    def _of_rows(self, x):
-        return ("batch", *[None] * (x.ndim - 1)), {"batch": x.shape[0]}
 
 
 def abstract_model(config: Config, layout: Layout, dtype: str) -> DecoderLM:
@@ -57,8 +51,8 @@ def abstract_program(setup: Setup, mesh: Mesh) -> Program:
     target = abstract_model(setup.target, Layout(mesh, RULES), setup.dtype)
     drafter = None
     if setup.drafter is not None:
-        rules = RULES if setup.placement == "sharded" else REPLICATED
-        model = abstract_model(setup.drafter, Layout(mesh, rules), setup.dtype)
+        layout = Layout(mesh, PLACEMENTS[setup.placement])
+        model = abstract_model(setup.drafter, layout, setup.dtype)
         drafter = DraftModel(model, setup.draft_length)
     elif setup.draft_length:
         drafter = NGram(setup.draft_length)

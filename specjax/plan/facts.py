@@ -21,7 +21,6 @@ from specjax.plan.abstract import (
     abstract_state,
     described,
 )
-from specjax.plan.memory import memory_of
 from specjax.plan.setup import Setup
 from specjax.plan.topology import mesh
 from specjax.sharding import RULES, Layout
@@ -79,7 +78,6 @@ class Facts:
 
     weights: int
     caches: int
-    draft_probs: float
     required: float
     available: float
     whole: ProgramFacts | None = None
@@ -94,13 +92,6 @@ class Facts:
     def temporaries(self) -> int | None:
         """What the whole program needs for a while beyond weights and caches."""
         return None if self.whole is None else max(self.whole.temporaries - self.caches, 0)
-
-    @property
-    def working(self) -> float | None:
-        """What the program needs beyond weights, caches and draft probabilities."""
-        if self.whole is None:
-            return None
-        return max(self.required - self.weights - self.caches - self.draft_probs, 0)
 
     @property
     def details(self) -> dict[str, Any]:
@@ -134,7 +125,7 @@ def compile_setup(setup: Setup, *, streamed: bool = True) -> Facts:
     arrays = _Arrays(
         _parts((program.target, program.drafter)), _parts(state.cache), _parts((state.cache, own))
     )
-    sizes = _bytes(arrays.weights), _bytes(arrays.caches), memory_of(setup).draft_probs
+    sizes = _bytes(arrays.weights), _bytes(arrays.caches)
     try:
         whole = _compile(compiled.generate.trace, (program, request), arrays, chunk=setup.chunk)
         rounds = described(over).whole(jnp.int32(1))

@@ -7,12 +7,13 @@ from typing import Literal
 
 from specjax.models import Config
 from specjax.plan.chips import Machine, find_machine
-from specjax.request import bucket
-
-LEAST_CAPACITY = 128
-"""The smallest number of tokens that ``Decoder`` allocates for a row."""
+from specjax.request import LEAST_CAPACITY, bucket
+from specjax.sharding import REPLICATED, RULES
 
 Placement = Literal["sharded", "replicated"]
+
+PLACEMENTS = {"sharded": RULES, "replicated": REPLICATED}
+"""The rules by which a model lies on the mesh."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,5 +112,5 @@ def _check_numbers(setup: Setup) -> None:
         raise ValueError("placement: only a draft model can be replicated; name one, or drop it")
     if setup.dtype not in ("bfloat16", "float16", "float32"):
         raise ValueError(f"dtype: {setup.dtype!r} is none of bfloat16, float16, float32")
-    if setup.placement not in ("sharded", "replicated"):
+    if setup.placement not in PLACEMENTS:
         raise ValueError(f"placement: {setup.placement!r} is neither sharded nor replicated")

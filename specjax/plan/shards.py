@@ -20,8 +20,9 @@ from jax.sharding import AxisType, Mesh
 from specjax.cache import KVCache
 from specjax.models import Config, DecoderLM, sharded, weight_sharding
 from specjax.models.layers import pack, parameters
+from specjax.plan.setup import PLACEMENTS
 from specjax.plan.tiles import tiled_bytes
-from specjax.sharding import REPLICATED, RULES, Layout
+from specjax.sharding import RULES, Layout
 
 EXPERT_KERNELS = ("gate", "up", "down")
 
@@ -157,8 +158,7 @@ def shard_of(
     config: Config, mesh: tuple[int, int], dtype: str, placement: str, tiled: bool = False
 ) -> Shard:
     """Lay a model over (data, model) devices, cut or replicated, and take one device's part."""
-    rules = RULES if placement == "sharded" else REPLICATED
-    layout = Parts(stand_in_mesh(*mesh, "tpu" if tiled else "none"), rules)
+    layout = Parts(stand_in_mesh(*mesh, "tpu" if tiled else "none"), PLACEMENTS[placement])
     config = sharded(config, layout)
     table = parameters(config)
     parts = {

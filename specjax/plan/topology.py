@@ -50,10 +50,9 @@ def devices(topology: str) -> list[Any]:
         ValueError: there is no such topology, or libtpu is missing.
     """
     machine = _tpu(topology)
+    name, shape = machine.chip.name.removeprefix("TPU "), "x".join(map(str, machine.shape))
     # Two cores of a v4 or v5p act as one device; the other chips have one.
-    kind = "megacore" if machine.chip.name.removeprefix("TPU ") in ("v4", "v5p") else "default"
-    shape = "x".join(map(str, machine.shape))
-    name = machine.chip.name.removeprefix("TPU ")
+    kind = "megacore" if name in ("v4", "v5p") else "default"
     try:
         described = topologies.get_topology_desc(
             platform="tpu",
