@@ -29,8 +29,9 @@ from specjax.models import (
 from specjax.models.config import Config, Experts, LayerKind
 from specjax.models.decoder import DecoderLM
 from specjax.models.eight_bits import quantize
+from specjax.models.initial import random_weights
 from specjax.models.kv_copies import sharded
-from specjax.models.layers import Weights, random_weights
+from specjax.models.layers import Weights
 from specjax.models.table import Checkpoint, Table
 from specjax.models.weights import assemble, shard, weight_sharding
 

@@ -40,11 +40,15 @@ def quantize(target: DecoderLM) -> DecoderLM:
     return dataclasses.replace(target, weights=layers.pack(leaves))
 
 
-def split(path: str, kernel: Float[Array, "*E I O"]) -> dict[str, np.ndarray]:
+def split(path: str, kernel: Float[Array, "*E _ _"]) -> dict[str, np.ndarray]:
     """The weight and the scale that stand for a kernel, by their paths, on the host."""
-    base = path.removesuffix("kernel")
-    weight, scale = int8.quantize(np.asarray(kernel, np.float32).swapaxes(-1, -2))
+    base = layers.layer_of(path)
+    weight, scale = int8.quantize(_out_in(path, np.asarray(kernel, np.float32)))
     return {base + "weight": weight, base + "scale": scale}
+
+
+def _out_in(path: str, kernel: np.ndarray) -> np.ndarray:
+    return kernel.swapaxes(-1, -2) if layers.is_in_out(path) else kernel
 
 
 def reads(path: str, kernel: Parameter, read: Reader) -> dict[str, tuple[Parameter, Reader]]:
@@ -53,7 +57,8 @@ def reads(path: str, kernel: Parameter, read: Reader) -> dict[str, tuple[Paramet
     @cache
     def channels(*outer: tuple[int, int, int]) -> tuple[np.ndarray, np.ndarray]:
         *rest, outputs = (slice(*x) for x in outer)
-        return int8.quantize(read((*rest, slice(None), outputs)).swapaxes(-1, -2))
+        matrix = (slice(None), outputs) if layers.is_in_out(path) else (outputs, slice(None))
+        return int8.quantize(_out_in(path, read((*rest, *matrix))))
 
     def weight(index: Index) -> np.ndarray:
         return channels(*bounds(index[:-1], sizes))[0][..., index[-1]]

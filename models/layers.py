@@ -8,12 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int, Int8, Key
+from jaxtyping import Array, Float, Int, Int8
 
 from specjax import int8
-from specjax.models.config import Config, LayerKind
+from specjax.models.config import Config, Experts, LayerKind
 
 
 @struct.dataclass
@@ -73,12 +72,28 @@ AnyLinear = Linear | Int8Linear
 
 
 @struct.dataclass
+class ExpertInputs:
+    """What every expert multiplies its input by, [out, in].
+
+    Cut between output channels, a device's part of an expert may have fewer of them than a TPU's
+    128 lanes: as the last axis they would be padded, or laid out anew on every call.
+    """
+
+    channels: Float[Array, "E O I"]
+
+    @property
+    def stack(self) -> Any:
+        """The kernels of all experts, as ``specjax.experts`` takes them."""
+        return self.channels
+
+
+@struct.dataclass
 class ExpertWeights:
     """A router, and every expert's kernels along their first axis."""
 
     router: Linear
-    gate: AnyLinear
-    up: AnyLinear
+    gate: ExpertInputs | Int8Linear
+    up: ExpertInputs | Int8Linear
     down: AnyLinear
 
 
@@ -126,7 +141,8 @@ class Parameter:
 def parameters(config: Config) -> dict[str, Parameter]:
     """Every weight by its path: the one place that declares them.
 
-    Paths read like attributes (``layers.3.qkv.kernel``). Kernels are [in, out].
+    Paths read like attributes (``layers.3.qkv.kernel``). Kernels are [in, out], ``channels`` and
+    embeddings [out, in]; experts are a leading axis.
     """
     hidden, vocab = config.hidden_size, config.vocab_size
     table = _norm(config, "norm") | _linear("head", (hidden, None), (vocab, "vocab"), False)
@@ -161,15 +177,19 @@ def _feed_forward(config: Config, kind: LayerKind) -> dict[str, Parameter]:
         table |= _norm(config, "mlp_post_norm")
     hidden = (config.hidden_size, None)
     if kind.sparse and config.experts is not None:
-        num, inner = config.experts.num, (config.experts.size, "mlp")
-        table |= _linear("experts.router", hidden, (num, None), False)
-        table |= _linear("experts.gate", hidden, inner, False, num)
-        table |= _linear("experts.up", hidden, inner, False, num)
-        return table | _linear("experts.down", inner, hidden, False, num)
+        return table | _experts(config, config.experts)
     inner = (config.intermediate_size, "mlp")
     for name in ("gate", "up") if config.gated else ("up",):
         table |= _linear(name, hidden, inner, config.mlp_bias)
     return table | _linear("down", inner, hidden, config.mlp_bias)
+
+
+def _experts(config: Config, experts: Experts) -> dict[str, Parameter]:
+    hidden = config.hidden_size
+    stack = Parameter((experts.num, experts.size, hidden), ("experts", "mlp", None))
+    table = _linear("experts.router", (hidden, None), (experts.num, None), False)
+    names = ("gate.channels", "up.channels", "down.kernel")
+    return table | {f"experts.{name}": stack for name in names}
 
 
 def _norm(config: Config, path: str) -> dict[str, Parameter]:
@@ -178,30 +198,43 @@ def _norm(config: Config, path: str) -> dict[str, Parameter]:
     return scale if config.norm == "rms" else scale | {f"{path}.bias": one}
 
 
-def _linear(path, inputs, outputs, biased: bool, experts: int | None = None):
-    """A kernel, of each expert if there are any; inputs and outputs are (size, axis)."""
+def _linear(path, inputs, outputs, biased: bool):
+    """A kernel; inputs and outputs are (size, axis)."""
     (rows, row_axis), (columns, column_axis) = inputs, outputs
-    shape, axes = (rows, columns), (row_axis, column_axis)
-    if experts is not None:
-        shape, axes = (experts, *shape), ("experts", *axes)
-    table = {f"{path}.kernel": Parameter(shape, axes)}
+    table = {f"{path}.kernel": Parameter((rows, columns), (row_axis, column_axis))}
     return table | ({f"{path}.bias": Parameter((columns,), (column_axis,))} if biased else {})
 
 
 def is_quantizable(path: str) -> bool:
     """Kernels are, but a router's: it is small, and decides."""
-    return path.endswith(".kernel") and "router" not in path
+    return path.endswith((".kernel", ".channels")) and "router" not in path
+
+
+def is_in_out(path: str) -> bool:
+    """Whether a weight's last two axes are [in, out]; of all others they are [out, in]."""
+    return path.endswith(".kernel")
 
 
 def quantized(path: str, kernel: Parameter) -> dict[str, Parameter]:
     """What stands for a kernel in eight bits: the weight, [out, in], and its scale."""
-    *rest, inputs, outputs = zip(kernel.shape, kernel.axes, strict=True)
-    base = path.removesuffix("kernel")
+    *rest, outputs, inputs = zip(kernel.shape, kernel.axes, strict=True)
+    if is_in_out(path):
+        outputs, inputs = inputs, outputs
+    base = layer_of(path)
     named = {"weight": (*rest, outputs, inputs), "scale": (*rest, outputs)}
     return {
         base + name: Parameter(tuple(size for size, _ in sizes), tuple(axis for _, axis in sizes))
         for name, sizes in named.items()
     }
+
+
+def layer_of(path: str) -> str:
+    """The path of a weight's layer, with the dot.
+
+    >>> layer_of("layers.3.qkv.kernel")
+    'layers.3.qkv.'
+    """
+    return path[: path.rindex(".") + 1]
 
 
 def pack(leaves: Mapping[str, Any]) -> Weights:
@@ -235,6 +268,8 @@ def _part(part: Mapping[str, Any]) -> Any:
         return ExpertWeights(**_parts(part))
     if "weight" in part:
         return Int8Linear(**part)
+    if "channels" in part:
+        return ExpertInputs(**part)
     return Linear(**part) if "kernel" in part else Norm(**part)
 
 
@@ -251,25 +286,3 @@ def split_heads(
     x = x.reshape(*x.shape[:-1], config.num_cache_heads, -1, config.head_dim)
     query = x[..., :-2, :].reshape(*x.shape[:2], config.num_heads, config.head_dim)
     return query, x[..., -2, :], x[..., -1, :]
-
-
-def initial(config: Config, path: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Mean and deviation of a random weight: a norm is 1, all else fan_in ** -0.5 around 0."""
-    if path.endswith("norm.scale"):
-        return 1.0 - config.norm_offset, 0.0
-    fan_in = shape[-2] if path.endswith(".kernel") else shape[-1]
-    return 0.0, fan_in**-0.5
-
-
-def random_weights(config: Config, key: Key[Array, ""], dtype=jnp.float32) -> Weights:
-    """Weights for tests: norms are 1, all else normal with deviation fan_in ** -0.5."""
-
-    def leaf(index: int, path: str, shape: tuple[int, ...]) -> Array:
-        mean, deviation = initial(config, path, shape)
-        if deviation == 0:
-            return jnp.full(shape, mean, dtype)
-        noise = jax.random.normal(jax.random.fold_in(key, index), shape, jnp.float32)
-        return (noise * np.float32(deviation)).astype(dtype)
-
-    table = parameters(config)
-    return pack({path: leaf(i, path, one.shape) for i, (path, one) in enumerate(table.items())})

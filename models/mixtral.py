@@ -38,8 +38,8 @@ def weight_table(config: Config) -> Table:
     """Where a checkpoint of this family keeps each weight."""
     names = {
         "layers.*.experts.router.kernel": LAYER + "block_sparse_moe.gate.weight",
-        "layers.*.experts.gate.kernel": _EXPERT + "w1.weight",
+        "layers.*.experts.gate.channels": _EXPERT + "w1.weight",
         "layers.*.experts.down.kernel": _EXPERT + "w2.weight",
-        "layers.*.experts.up.kernel": _EXPERT + "w3.weight",
+        "layers.*.experts.up.channels": _EXPERT + "w3.weight",
     }
     return table_of(config, names)

@@ -57,8 +57,8 @@ def weight_table(config: Config) -> Table:
     """Where a checkpoint of this family keeps each weight."""
     names = {
         "layers.*.experts.router.kernel": LAYER + "mlp.gate.weight",
-        "layers.*.experts.gate.kernel": _EXPERT + "gate_proj.weight",
-        "layers.*.experts.up.kernel": _EXPERT + "up_proj.weight",
+        "layers.*.experts.gate.channels": _EXPERT + "gate_proj.weight",
+        "layers.*.experts.up.channels": _EXPERT + "up_proj.weight",
         "layers.*.experts.down.kernel": _EXPERT + "down_proj.weight",
     }
     return table_of(config, names)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from specjax.models.config import Config
-from specjax.models.layers import Parameter, Weights, parameters, unpack
+from specjax.models.layers import Parameter, Weights, is_in_out, layer_of, parameters, unpack
 
 Index = tuple[slice, ...]
 Reader = Callable[[Index], np.ndarray]
@@ -87,8 +87,8 @@ class Table:
         for name, places in self._places().items():
             size = max(rows.start + rows.num for *_, rows in places)
             path = places[0][0]
-            shape = every[path].shape
-            inputs = shape[-2:-1] if path.endswith("kernel") else shape[1:]
+            matrix = every[path].shape[-2:]
+            inputs = matrix[:1] if is_in_out(path) else matrix[1:]
             shapes[name] = (*inputs, size) if self._is_in_out(name) else (size, *inputs)
         return shapes
 
@@ -106,7 +106,7 @@ class Table:
     def _matrix(
         self, checkpoint: Checkpoint, path: str, rows: Iterable[Rows], ranges: list[range]
     ) -> np.ndarray:
-        kernel = path.endswith("kernel")
+        kernel = is_in_out(path)
         inputs = [slice(r.start, r.stop) for r in (ranges[:-1] if kernel else ranges[1:])]
         outputs, parts, first = ranges[-1] if kernel else ranges[0], [], 0
         for one in rows:
@@ -128,7 +128,7 @@ class Table:
         for name, shape in self.stored().items():
             tensor = None
             for path, expert, first, rows in places[name]:
-                leaf, kernel = _values(leaves, path, expert), path.endswith("kernel")
+                leaf, kernel = _values(leaves, path, expert), is_in_out(path)
                 held = slice(first, first + rows.num)
                 part = leaf[..., held] if kernel else leaf[held]
                 if tensor is None:
@@ -159,8 +159,9 @@ class Table:
 
 
 def _channels(path: str, parameter: Parameter) -> int:
-    """Output channels of a weight: the last axis of a kernel, the first of anything else."""
-    return parameter.shape[-1] if path.endswith("kernel") else parameter.shape[0]
+    """Output channels of a weight, whatever its orientation."""
+    matrix = parameter.shape[-2:]
+    return matrix[-1] if is_in_out(path) else matrix[0]
 
 
 def _of_expert(rows: Iterable[Rows], expert: int | None) -> list[Rows]:
@@ -200,9 +201,9 @@ def _values(leaves: Mapping[str, Any], path: str, expert: int | None) -> np.ndar
     one = slice(None) if expert is None else expert
     if path in leaves:
         return np.asarray(leaves[path])[one]
-    base = path.removesuffix("kernel")
-    weight, scale = (np.asarray(leaves[base + name])[one] for name in ("weight", "scale"))
-    return (weight.astype(scale.dtype) * scale[:, None]).T
+    weight, scale = (np.asarray(leaves[layer_of(path) + name])[one] for name in ("weight", "scale"))
+    values = weight.astype(scale.dtype) * scale[:, None]
+    return values.T if is_in_out(path) else values
 
 
 def bounds(index: Index, shape: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:

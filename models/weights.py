@@ -96,7 +96,8 @@ def shard(target: DecoderLM, mesh: Mesh, rules: Rules = RULES) -> DecoderLM:
 
 def _in_eight_bits(path: str, declared: Mapping[str, Parameter]) -> Parameter:
     """What a weight in eight bits, or its scale, is declared as."""
-    kernel = path.rpartition(".")[0] + ".kernel"
+    base = layers.layer_of(path)
+    kernel = next(base + name for name in ("kernel", "channels") if base + name in declared)
     return layers.quantized(kernel, declared[kernel])[path]
 
 

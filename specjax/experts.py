@@ -18,7 +18,7 @@ from specjax.nn import wide
 from specjax.sharding import Layout
 
 Stack = Float[Array, "E _ _"] | tuple[Int8[Array, "E _ _"], Float[Array, "E _"]]
-"""Kernels [E, in, out] of all experts, or weights in eight bits, [E, out, in], with scales."""
+"""One kernel of every expert, or weights in eight bits with their scales."""
 
 BLOCK = 16
 """Positions that one reading of an expert serves, at least."""
@@ -76,7 +76,8 @@ def mix(
     is not in the stacks nothing. For a given N, what a position gives does not depend on what the
     others hold or choose.
 
-    Kernels may be in eight bits: then [E, out, in], each stack with its scales f[E, out].
+    Kernels are [E, inner, D], all three. In eight bits they are [E, out, in], each stack with its
+    scales f[E, out].
     """
     num, num_chosen = chosen.shape
     num_experts, dtype = jax.tree.leaves(gate)[0].shape[0], wide(x.dtype)
@@ -88,9 +89,9 @@ def mix(
         first, outputs = carry
         here = expert[first]
         rows = x[jax.lax.dynamic_slice_in_dim(position, first, block)]
-        gated = activation(_product(rows, gate, here, dtype))
-        inner = (gated * _product(rows, up, here, dtype)).astype(x.dtype)
-        part = _product(inner, down, here, dtype)
+        gated = activation(_product(rows, gate, here, dtype, "nd,id->ni"))
+        inner = (gated * _product(rows, up, here, dtype, "nd,id->ni")).astype(x.dtype)
+        part = _product(inner, down, here, dtype, "ni,id->nd")
         # A block may reach beyond its expert's group: the next block writes over that.
         outputs = jax.lax.dynamic_update_slice_in_dim(outputs, part, first, axis=0)
         return jnp.minimum(first + block, ends[here]), outputs
@@ -157,10 +158,11 @@ def _sizes(down: Stack) -> tuple[int, int]:
 
 def _stack_specs(spec: Callable[..., PartitionSpec], eight_bits: bool) -> tuple[Any, Any]:
     """How the stacks of gate and up, and that of down, are cut."""
-    in_out, out_in = spec("experts", None, "mlp"), spec("experts", "mlp", None)
+    inner_first = spec("experts", "mlp", None)
     if eight_bits:  # [out, in], and a scale for each output
-        return (out_in, spec("experts", "mlp")), (in_out, spec("experts", None))
-    return in_out, out_in
+        inner_last = spec("experts", None, "mlp")
+        return (inner_first, spec("experts", "mlp")), (inner_last, spec("experts", None))
+    return inner_first, inner_first
 
 
 def _here(
@@ -196,12 +198,12 @@ def block_size(num: int, num_chosen: int, num_experts: int) -> int:
     return min(num, max(BLOCK, 1 << (mean - 1).bit_length()))
 
 
-def _product(rows: Float[Array, "N I"], stack: Stack, index, dtype) -> Float[Array, "N O"]:
-    """Multiply by one kernel of the stack."""
+def _product(rows: Float[Array, "N I"], stack: Stack, index, dtype, how: str):
+    """Multiply by one kernel of the stack, oriented as ``how`` says."""
     one = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), stack)
     if isinstance(one, tuple):
         return int8.matmul(rows, *one, dtype=dtype)
-    return jnp.matmul(rows, one, preferred_element_type=dtype)
+    return jnp.einsum(how, rows, one, preferred_element_type=dtype)
 
 
 def num_read(

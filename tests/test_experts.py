@@ -22,11 +22,13 @@ def weights(num_experts=E, seed=0):
     rng = np.random.default_rng(seed)
     shapes = [
         (D, num_experts),
-        (num_experts, D, INNER),
-        (num_experts, D, INNER),
-        (num_experts, INNER, D),
+        *[(num_experts, INNER, D)] * 3,
     ]
-    return [jnp.asarray(rng.normal(size=s) * s[-2] ** -0.5, jnp.float32) for s in shapes]
+    fan_in = D, D, D, INNER
+    return [
+        jnp.asarray(rng.normal(size=s) * n**-0.5, jnp.float32)
+        for s, n in zip(shapes, fan_in, strict=True)
+    ]
 
 
 ROUTER, *KERNELS = weights()
@@ -51,6 +53,7 @@ def everyone(num):
 def outputs_of_all(x, gate, up, down):
     """Every expert's output at every position [E, N, D], in float64."""
     x, gate, up, down = (np.asarray(a.astype(jnp.float32), np.float64) for a in (x, gate, up, down))
+    gate, up = gate.swapaxes(-1, -2), up.swapaxes(-1, -2)
     gated = x @ gate
     return (gated / (1 + np.exp(-gated)) * (x @ up)) @ down
 
@@ -226,6 +229,7 @@ def test_the_activation_is_the_callers():
     x, picked = positions(9), choices(9, 2)
     linear = run_mix(x, *picked, everyone(9), *KERNELS, activation=lambda x: x)
     gate, up, down = (np.asarray(w, np.float64) for w in KERNELS)
+    gate, up = gate.swapaxes(-1, -2), up.swapaxes(-1, -2)
     outputs = ((x @ gate) * (x @ up)) @ down
     taken = outputs[np.asarray(picked[0]), np.arange(9)[:, None]]
     assert_close(linear, (taken * np.asarray(picked[1])[..., None]).sum(1))
@@ -284,7 +288,8 @@ def test_a_layer_equals_that_of_transformers(make, normalise, num_chosen):
     torch = pytest.importorskip("torch")
     peer = make(hidden_size=D, num_experts_per_tok=num_chosen).eval()
     tensors = [torch.tensor(np.asarray(w)) for w in (ROUTER, *KERNELS)]
-    router, gate, up, down = (x.transpose(-1, -2) for x in tensors)
+    router, gate, up, down = tensors
+    router, down = router.T, down.transpose(-1, -2)
     x = positions(MANY)
     with torch.no_grad():
         peer.gate.weight.copy_(router)

@@ -236,7 +236,7 @@ def test_what_does_not_divide_is_whole_on_every_device():
 def test_a_device_may_hold_whole_experts():
     one, tokens = random_model(config(2, SPARSE)), jnp.asarray([[1, 2, 3], [9, 8, 7]], jnp.int32)
     target = specjax.shard(one, specjax.make_mesh(2, 4), {**RULES, "experts": "model"})
-    experts = target.weights.layers[0].experts.up.kernel
+    experts = target.weights.layers[0].experts.up.channels
     assert experts.sharding.shard_shape(experts.shape) == (2, 128, 128)
     np.testing.assert_allclose(
         pass_over(target, tokens)[0], pass_over(one, tokens)[0], rtol=0, atol=1e-5

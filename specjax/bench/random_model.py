@@ -12,14 +12,15 @@ import numpy as np
 from jax.sharding import Sharding
 
 from specjax.models import Config, DecoderLM, sharded, weight_sharding
-from specjax.models.layers import initial, pack, parameters
+from specjax.models.initial import initial
+from specjax.models.layers import pack, parameters
 from specjax.sharding import Layout
 
 
 def random_model(
     config: Config, layout: Layout | None = None, dtype: str = "float32", seed: int = 0
 ) -> DecoderLM:
-    """Make a model as ``models.layers.initial`` says.
+    """Make a model as ``models.initial.initial`` says.
 
     On a mesh no device ever holds more than its part. Copies of key heads are random like all else.
     """
