@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from specjax import experts
+from specjax import experts, product
 from specjax.cache import KVCache
 from specjax.models.config import Config
-from specjax.models.layers import ExpertWeights, Norm, Weights, split_heads
+from specjax.models.layers import ExpertWeights, Linear, Norm, Weights, split_heads
 from specjax.models.rope import Rope, rotate, rotation
 from specjax.nn import attention, layer_norm, rms_norm, soft_cap, wide
 from specjax.protocols import Tokenizer
@@ -231,7 +231,11 @@ class DecoderLM:
     def unembed(self, hidden: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Final norm and output head: hidden states to logits in float32 or wider."""
         x = self._normalise(self.weights.norm, hidden)
-        logits = self.weights.head(x, wide(x.dtype))
+        head, dtype = self.weights.head, wide(x.dtype)
+        if isinstance(head, Linear) and self.layout is None:
+            logits = product.wide_matmul(x, head.kernel, dtype=dtype)
+        else:
+            logits = head(x, dtype)
         return logits if self.config.logit_cap is None else soft_cap(logits, self.config.logit_cap)
 
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, Int8
 
-from specjax import int8
+from specjax import int8, product
 from specjax.models.config import Config, Experts, LayerKind
 
 
@@ -32,7 +32,7 @@ class Linear:
 
     def __call__(self, x: Float[Array, "*B I"], dtype=None) -> Float[Array, "*B O"]:
         """Apply it; the result is of ``dtype``, by default that of x."""
-        y = jnp.matmul(x, self.kernel, preferred_element_type=dtype)
+        y = product.matmul(x, self.kernel, dtype=dtype)
         return y if self.bias is None else y + self.bias
 
     def channels(self, index: Int[Array, "*B"]) -> Float[Array, "*B I"]:
