@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from specjax.models import quantize, shard
     from specjax.result import Piece, Result
     from specjax.sharding import make_mesh
+    from specjax.tuning import autotune
 
 __all__ = [
     "Adaptive",
@@ -33,6 +34,7 @@ __all__ = [
     "Piece",
     "Result",
     "adapters",
+    "autotune",
     "bench",
     "check",
     "distributed",
@@ -58,6 +60,7 @@ _HOMES = {
     "Metrics": "specjax.metrics",
     "Piece": "specjax.result",
     "Result": "specjax.result",
+    "autotune": "specjax.tuning",
     "load": "specjax.io",
     "make_mesh": "specjax.sharding",
     "quantize": "specjax.models",

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 
 from specjax import compiled
 from specjax.api import Decoder
-from specjax.bench import peer
 from specjax.bench.comparison import Comparison, compare
+from specjax.bench.peers import load_peer
 from specjax.bench.timing import interleaved_medians
 from specjax.drafters import NGram, Suffix
 from specjax.io.load import from_checkpoint, open_checkpoint
@@ -61,10 +61,10 @@ def over_peer(plain: Decoder, checkpoint: Any, prompt: list[int]) -> float:
 
     In turns, never at once: each has threads of its own, as many as there are cores.
     """
-    model = peer.load_peer(checkpoint)
+    peer = load_peer("transformers", checkpoint, num_threads=os.cpu_count() or 1)
     theirs, ours = interleaved_medians(
         [
-            lambda: peer.generate(model, prompt, NUM_TOKENS),
+            lambda: peer.generate(prompt, NUM_TOKENS, None),
             lambda: plain.generate(prompt, max_new_tokens=NUM_TOKENS, stop_token_ids=[]),
         ]
     )
