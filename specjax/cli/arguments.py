@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from specjax import __version__
+from specjax.cli.bench_arguments import add_bench
 
 DRAFT_LENGTH = 4
 
@@ -67,6 +68,7 @@ def build_parser() -> Parser:
     _add_convert_arguments(convert)
     _add_datastore(commands)
     _add_plan(commands)
+    add_bench(commands)
     return parser
 
 
