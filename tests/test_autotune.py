@@ -136,6 +136,7 @@ def test_a_gain_within_the_margin_is_none(clock):
     assert tune([NGram(2)], margin=0.1).drafter is None
 
 
+@pytest.mark.slow
 def test_lengths_adapt_where_acceptance_varies(clock):
     clock(lambda num: 1 + 0.1 * num)
     tuned = tune([lambda k: NGram(k, max_ngram=1)], [ROUND, PAIRS], draft_lengths=(2, 8))
@@ -168,6 +169,7 @@ def test_the_decoder_brings_what_was_predicted_and_says_what_plain_decoding_says
     assert tuned.decoder(widths=[0, 1]).program.passes == (0, 1, 8)
 
 
+@pytest.mark.slow
 def test_a_model_is_run_and_each_of_its_tokens_costs(clock):
     clock(lambda num: 1.0, 0.1)
     tuned = tune([lambda k: DraftModel(TARGET, k)], draft_lengths=(2, 4))

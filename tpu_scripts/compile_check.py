@@ -15,8 +15,8 @@ setup, a line a promise, such as these of the command above (two busy CPU cores,
       kept    compiled in under 120 s: 50 s, 44 s of a core
 
 Without arguments it checks Llama-3.1-70B with a 1B draft at batch 1 and 16 on v5e:4x4 and
-v5p:2x2x2, Llama-3.1-8B on v5e:2x2, and Qwen3-30B-A3B on v6e:2x4: expect an hour, and one
-broken promise: the temporaries of Qwen3 are above 10 %. --json prints an object a setup instead.
+v5p:2x2x2, Llama-3.1-8B on v5e:2x2, and Qwen3-30B-A3B on v6e:2x4: expect an hour. --json prints
+an object a setup instead.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from specjax.models.rope import Rope
 from specjax.plan import predict
 from specjax.plan.chips import Chip, Machine
 from specjax.plan.setup import Setup
+from specjax.product import matmul
 
 WITHIN = 0.15
 """How far a prediction may be off, over the measured time."""
@@ -168,7 +169,7 @@ def _products(
 ) -> Float[Array, "N D"]:
     def chain(_, x):
         for one, other, back in matrices:
-            x = (x @ one + x @ other) @ back
+            x = matmul(matmul(x, one) + matmul(x, other), back)
         return x
 
     x = jnp.ones((rows, matrices[0][0].shape[0]), jnp.float32)
