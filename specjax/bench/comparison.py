@@ -8,6 +8,7 @@ from typing import Any
 from specjax import rng
 from specjax.api import Decoder
 from specjax.bench.costs import Costs, measure_costs
+from specjax.bench.records import first_difference
 from specjax.bench.timing import interleaved_medians
 from specjax.metrics import ratio
 from specjax.prompts import Prompt
@@ -57,11 +58,7 @@ class Comparison:
     @property
     def first_difference(self) -> int | None:
         """Where the tokens part, None where they are equal."""
-        ours, theirs = self.speculative.tokens[0], self.plain.tokens[0]
-        if ours == theirs:
-            return None
-        pairs = enumerate(zip(ours, theirs, strict=False))
-        return next((i for i, (a, b) in pairs if a != b), min(len(ours), len(theirs)))
+        return first_difference(self.speculative.tokens[0], self.plain.tokens[0])
 
 
 def compare(decoder: Decoder, prompt: Prompt, *, repeats: int = 3, **settings: Any) -> Comparison:

@@ -70,6 +70,15 @@ def measure_costs(
     return Costs(depth, draft_cost=drafts / one / max(depth, 1), pass_cost=wide / one)
 
 
+def middling(prompts: Sequence[list[int]]) -> list[int]:
+    """The prompt of middling length, after which costs are typical.
+
+    >>> middling([[1, 2, 3], [4], [5, 6]])
+    [5, 6]
+    """
+    return sorted(prompts, key=len)[len(prompts) // 2]
+
+
 def time_passes(
     decoder: Decoder,
     prompt: Any,

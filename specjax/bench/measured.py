@@ -10,6 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from specjax.bench.costs import middling
 from specjax.bench.kinds import kinds_of
 from specjax.bench.machine import MachineSpeed, measure_machine
 from specjax.bench.records import Record, Summary, jsonable, summarize
@@ -109,7 +110,7 @@ class Bench:
     def costs(self) -> list[RoundCosts]:
         """What rounds cost every variant that drafts, where one row at a time is decoded."""
         drafting = self.variants[1:] if 1 in self.batches else []
-        prompt = middling(next(iter(self.turns.values())))
+        prompt = middling([turn.prompt for turn in next(iter(self.turns.values()))])
         timed = partial(measure_rounds, prompt=prompt, repeats=self.repeats)
         return [timed(variant) for variant in self._each("timing passes", drafting)]
 
@@ -135,11 +136,6 @@ def measure(bench: Bench, environment: dict[str, Any], settings: dict[str, Any])
         machine=measure_machine(dtype, clock=bench.clock),
         load=load_of(decoder),
     )
-
-
-def middling(turns: Sequence[Turn]) -> list[int]:
-    """The prompt of middling length, after which costs are measured."""
-    return sorted((turn.prompt for turn in turns), key=len)[len(turns) // 2]
 
 
 def kinds_of_tokens(tokenizer: Any) -> KindsOf | None:

@@ -9,6 +9,7 @@ from specjax.bench.measured import Measured
 from specjax.bench.records import Summary
 from specjax.bench.speed import RoundCosts, SpeedModel
 from specjax.bench.streaming import Gaps
+from specjax.columns import table
 
 
 def lines(measured: Measured) -> list[str]:
@@ -19,22 +20,6 @@ def lines(measured: Measured) -> list[str]:
         parts.append(_costs(measured.costs))
     parts += [_machine(measured), _gaps(measured.gaps)]
     return [line for part in parts for line in (*part, "")][:-1]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns: the first to the left, the others to the right.
-
-    >>> table([["a", "b"], ["long", "12"]])
-    ['a      b', 'long  12']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def number(value: float, digits: int = 2, suffix: str = "") -> str:

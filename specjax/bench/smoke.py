@@ -6,7 +6,6 @@ python -m specjax.bench.smoke "a prompt that asks for its own text again"
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from collections.abc import Sequence
@@ -14,13 +13,13 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from specjax import compiled
 from specjax.api import Decoder
 from specjax.bench.comparison import Comparison, compare
 from specjax.bench.peers import load_peer
 from specjax.bench.timing import interleaved_medians
+from specjax.bench.turns import padded
 from specjax.drafters import NGram, Suffix
 from specjax.io.load import from_checkpoint, open_checkpoint
 from specjax.request import Request
@@ -75,15 +74,7 @@ def with_unused_slots(target: Any, drafter: Any) -> float:
     """Time of rounds in a cache of 4,096 slots of which 64 are used, over one of 256 slots."""
     decoder = Decoder(target, drafter)
     call = decoder.prepare([[1, 2] * (USED_SLOTS // 2)], max_new_tokens=16, stop_token_ids=[])
-    requests = [
-        dataclasses.replace(
-            call.request,
-            tokens=jnp.pad(
-                call.request.tokens, ((0, 0), (0, slots - call.request.tokens.shape[1]))
-            ),
-        )
-        for slots in (SLOTS, MORE_SLOTS)
-    ]
+    requests = [padded(call, slots).request for slots in (SLOTS, MORE_SLOTS)]
 
     def run(asked: Request) -> None:
         jax.block_until_ready(compiled.generate(call.program, asked, chunk=decoder.prefill_chunk))

@@ -32,7 +32,9 @@ from specjax import compiled
 from specjax.api import Decoder
 from specjax.bench import cases
 from specjax.bench.cases import LENGTHS, WIDTHS, RoundCosts
+from specjax.bench.costs import middling
 from specjax.bench.replay import replay
+from specjax.bench.turns import padded
 from specjax.datastore import Datastore, build
 from specjax.drafters import EarlyExit, NGram, Retrieval, Suffix
 from specjax.metrics import Metrics, ratio
@@ -108,7 +110,7 @@ class Study:
 
     def measure(self) -> None:
         """Time drafts and passes after a prompt of middling length."""
-        prompt = sorted(self.prompts, key=len)[len(self.prompts) // 2]
+        prompt = middling(self.prompts)
         drafters = {
             "n-gram": NGram(7),
             "suffix": Suffix(7, store=self.store),
@@ -222,9 +224,7 @@ class Study:
         for row, prompt in enumerate(self.prompts):
             for name, decoder in decoders.items():
                 call = decoder.prepare([prompt], seed=row, **settings)
-                tokens = jnp.zeros((1, longest), jnp.int32)
-                tokens = tokens.at[0, : len(prompt)].set(jnp.asarray(prompt))
-                request = dataclasses.replace(call.request, tokens=tokens)
+                request = padded(call, longest).request
                 run = partial(compiled.generate, call.program, request, chunk=decoder.prefill_chunk)
                 if row == 0:
                     jax.block_until_ready(run())

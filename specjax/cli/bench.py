@@ -7,11 +7,11 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from specjax.bench import plots
+from specjax.bench.costs import middling
 from specjax.bench.environment import environment, num_cores
-from specjax.bench.measured import Bench, measure, middling
+from specjax.bench.measured import Bench, measure
 from specjax.bench.peers import Peer, load_peer
 from specjax.bench.questions import Question, choose, read_questions
 from specjax.bench.report import lines
@@ -127,7 +127,8 @@ def run(args: argparse.Namespace) -> int:
     where = environment()
     if (where["load_average"] or 0) > 1:
         _note("others use this machine: they slow some contestants more than others")
-    measured = measure(bench_of(asked, questions, args.quiet), where, _settings(asked))
+    bench = bench_of(asked, questions, args.quiet)
+    measured = measure(bench, where, dataclasses.asdict(asked))
     print(*lines(measured), sep="\n")
     if "json" in args:
         text = json.dumps(measured.to_dict(), allow_nan=False)
@@ -146,10 +147,6 @@ def _prepare_outputs(args: argparse.Namespace) -> None:
     if "png" in args:
         plots.require_matplotlib()
         Path(args.png).mkdir(parents=True, exist_ok=True)
-
-
-def _settings(asked: Asked) -> dict[str, Any]:
-    return dataclasses.asdict(asked)
 
 
 def bench_of(asked: Asked, questions: list[Question], quiet: bool) -> Bench:
@@ -177,7 +174,7 @@ def bench_of(asked: Asked, questions: list[Question], quiet: bool) -> Bench:
 
 def adaptive(variants: list[Variant], turns: list[Turn]) -> list[Variant]:
     """Each that drafts, once more and adapting."""
-    prompt, found = middling(turns), []
+    prompt, found = middling([turn.prompt for turn in turns]), []
     for variant in variants[1:]:
         _note(f"measuring what drafts and passes cost {variant.name}")
         found.append(adapted(variant, prompt))
@@ -188,9 +185,9 @@ def peers_of(asked: Asked, turns: list[Turn]) -> list[PeerVariant]:
     """Load the peers, with room for the longest prompt and answer."""
     found: list[Peer] = []
     longest = max(turn.length for turn in turns)
+    checkpoint = open_checkpoint(asked.target) if asked.peer else None
     for name in asked.peer:
         _note(f"loading {name}")
-        checkpoint = open_checkpoint(asked.target)
         found.append(load_peer(name, checkpoint, num_threads=asked.threads, max_length=longest))
     return peer_variants_of(found, asked.draft_length)
 

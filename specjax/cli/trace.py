@@ -10,6 +10,7 @@ import numpy as np
 
 from specjax import compiled
 from specjax.api import Decoder
+from specjax.columns import table
 from specjax.loop import Round
 from specjax.result import Result
 from specjax.types import RUNNING
@@ -42,7 +43,10 @@ def round_lines(decoder: Decoder, seen: Round, number: int, length: int) -> list
     rows = [draft_row(decoder, seen, i) for i in range(drafted)]
     last = "bonus" if accepted == drafted else "correction"
     lines = [f"round {number}: {accepted} of {drafted} draft tokens kept"]
-    lines += table([heading(decoder), *rows]) if rows else ["  no draft: a plain step"]
+    columns = heading(decoder)
+    words = (0, len(columns) - 1)
+    shown_rows = table([columns, *rows], left=words) if rows else ["no draft: a plain step"]
+    lines += [f"  {line}" for line in shown_rows]
     if count > accepted:
         token = int(seen.emitted[0, accepted])
         p = seen.p[0, accepted, token]
@@ -111,19 +115,6 @@ def slots_line(length: int, count: int, num_nodes: int) -> str:
     kept = f"{length - 1}..{length + count - 2}" if count else "none"
     left = f"{length + count - 1}..{length + num_nodes - 1}" if count <= num_nodes else "none"
     return f"  cache slots kept {kept}, rewound {left}"
-
-
-def table(rows: list[list[str]]) -> list[str]:
-    """Align columns: the first and the last to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  "
-        + "  ".join(
-            cell.ljust(width) if at in (0, len(row) - 1) else cell.rjust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def special_name(decoder: Decoder, token: int) -> str:

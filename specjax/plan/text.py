@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from specjax.columns import table
 from specjax.models import Config
 from specjax.plan import predict
 from specjax.plan.chips import Chip
@@ -27,22 +26,6 @@ def lines(plan: Plan) -> list[str]:
     """The whole report."""
     parts = [_question(plan), _memory(plan), _passes(plan), _speedups(plan)]
     return [line for part in parts for line in (*part, "")][:-1]
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns: the first to the left, the others to the right.
-
-    >>> table([["a", "b"], ["long", "12"]])
-    ['a      b', 'long  12']
-    """
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.rjust(width) if i else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def gigabytes(size: float) -> str:

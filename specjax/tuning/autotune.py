@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from specjax.api import Decoder
+from specjax.bench.costs import middling
 from specjax.prompts import Prompt, is_int
 from specjax.settings import Settings
 from specjax.tuning import saved
@@ -94,8 +95,8 @@ def _measured(
     max_new_tokens: int,
     repeats: int,
 ) -> tuple[list[RoundCosts], list[Trial]]:
-    typical = sorted(prompts, key=len)[len(prompts) // 2]
-    costs = measure(target, families, typical, repeats, {"max_new_tokens": max_new_tokens})
+    room: Settings = {"max_new_tokens": max_new_tokens}
+    costs = measure(target, families, middling(prompts), repeats, room)
     texts = Texts.decode(target, prompts, settings)
     return costs, run_trials(target, families, costs, texts)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specjax.api import Decoder
+from specjax.columns import table
 from specjax.protocols import Policy
 from specjax.tuning.costs import RoundCosts
 from specjax.tuning.families import Family
@@ -67,16 +68,7 @@ class Tuned:
         }
 
     def __str__(self) -> str:
-        rows = [_HEADER, *map(_cells, self.trials)]
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if column else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, wide, strict=True))
-            )
-            for row in rows
-        ]
-        return "\n".join([*lines, self.reason])
+        return "\n".join([*table([_HEADER, *map(_cells, self.trials)]), self.reason])
 
 
 def _verdict(trials: Sequence[Trial], margin: float) -> tuple[Trial, str]:
